@@ -18,9 +18,8 @@ from typing import Any
 from holdfast.guard.heartbeat import Heartbeat, read_heartbeat
 
 TIMEOUT_S = 60
-# How many descriptors a Guard takes: its log, statm, three in reserve, the copy of the page's that mmap keeps (before
-# Python 3.13), and five of the responder for owners.
-TAKEN = 11
+# How many descriptors a Guard takes: its log, statm, three in reserve, and four of the responder for owners.
+TAKEN = 9
 
 # For all programs: `until(f)` waits for f(), `fill(keep)` takes descriptors until only `keep` are free.
 PROLOGUE = """

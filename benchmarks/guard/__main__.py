@@ -6,6 +6,7 @@ best of all rounds. No result makes the benchmark fail.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import resource
@@ -68,6 +69,9 @@ OUTSIDE = {
     "supervise": "holdfast supervise, one worker with a Guard: supervisor and keeper",
     "watch": "holdfast watch, that worker, a sample every 5 s",
 }
+MANY = "watch_many"
+_MANY_TARGETS = 100
+_MANY_PERCENT = 1.0
 _WORKER = """
 import time, holdfast as hold
 with hold.Guard("bench") as guard:
@@ -110,7 +114,7 @@ class GuardResult(reports.Result):
 
 
 def main() -> None:
-    keys = [task.key for task in TASKS] + [*CALLS, *OUTSIDE]
+    keys = [task.key for task in TASKS] + [*CALLS, *OUTSIDE, MANY]
     arguments = reports.parse_options("guard", __doc__, keys, rounds=5)
     report = reports.new_report(arguments, Path("/tmp"))
     results: list[GuardResult] = []
@@ -123,6 +127,8 @@ def main() -> None:
             results += _measure_calls(key, quick=arguments.quick)
     if set(OUTSIDE) & set(arguments.only):
         results += [one for one in _measure_outside(3 if arguments.quick else 60) if one.key in arguments.only]
+    if MANY in arguments.only:
+        results += _measure_many(3 if arguments.quick else 60)
     report["machine"]["load_average"].append(reports.load_average())
     report["versions"] = {"psutil": metadata.version("psutil")} if importlib.util.find_spec("psutil") else {}
     report["rows"] = [result.as_dict() for result in results]
@@ -263,6 +269,29 @@ def _measure_outside(seconds: int) -> list[GuardResult]:
         )
         for key in OUTSIDE
     ]
+
+
+def _measure_many(seconds: int) -> list[GuardResult]:
+    """Measures a watch on many processes that --name finds."""
+    reports.log(f"watch on {_MANY_TARGETS} processes, for {seconds} s")
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    name = f"holdfast-benchmark-{time.monotonic_ns()}"
+    with contextlib.ExitStack() as stack:
+        for _ in range(_MANY_TARGETS):
+            one = stack.enter_context(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1e6)", name]))
+            stack.callback(one.kill)
+        watched = [sys.executable, "-m", "holdfast", "watch", "-q", "--name", name]
+        watch = stack.enter_context(subprocess.Popen(watched, **quiet))
+        stack.callback(watch.terminate)
+        time.sleep(min(seconds, 20))  # the first round inspects all of them
+        before = _cpu_s([watch.pid])
+        time.sleep(seconds)
+        used = _cpu_s([watch.pid]) - before
+    work = f"holdfast watch --name, {_MANY_TARGETS} processes, a sample every 5 s"
+    result = GuardResult(
+        key=MANY, work=work, peer="holdfast", ours=used, ratio=100 * used / seconds, unit="% of a core"
+    )
+    return _with_target([result], _MANY_PERCENT)
 
 
 def _cpu_s(pids: list[int]) -> float:

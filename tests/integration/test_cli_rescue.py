@@ -191,6 +191,18 @@ def test_a_dry_run_changes_nothing() -> None:
     assert "✗ still exhausted: nothing was changed" in page.stdout
 
 
+def test_a_healthy_process_is_not_called_rescued() -> None:
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE) as healthy:
+        dry = holdfast("rescue", str(healthy.pid), "--dry-run", "--limit", "2048")
+        first = holdfast("rescue", str(healthy.pid))
+        again = rescued(healthy.pid)
+        healthy.kill()
+    assert (dry.returncode, first.returncode) == (0, 0)
+    assert "✓ nothing to rescue: it is not out of descriptors" in first.stdout
+    assert "rescued" not in first.stdout + dry.stdout
+    assert (again["rescued"], again["limit"]["raised"]) == (False, False)
+
+
 # ---- the page ----------------------------------------------------------------------------------------------
 
 

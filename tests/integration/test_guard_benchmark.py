@@ -29,4 +29,4 @@ def test_a_quick_run_reports_its_rows(tmp_path: Path) -> None:
 
 
 def test_an_unknown_row_is_an_error(tmp_path: Path) -> None:
-    check_unknown_row("guard", tmp_path, "jobs,jobs_many,idle,idle_many,calls,calls_many,supervise,watch")
+    check_unknown_row("guard", tmp_path, "jobs,jobs_many,idle,idle_many,calls,calls_many,supervise,watch,watch_many")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -78,39 +79,181 @@ def test_an_exit_code_of_zero_still_asks_for_a_restart() -> None:
     assert (done.code, done.out[2]) == (3, "3 True")
 
 
-def test_handlers_of_before_are_called_and_restored() -> None:
-    with guarded("""
-called = []
-def before(number, frame):
-    called.append(signal.Signals(number).name)
-signal.signal(signal.SIGTERM, before)
+# What a program that had a handler for SIGTERM before the guard does until it ends; `send()` sends it one.
+BEFORE = """
+import asyncio
+said = []
+stop = threading.Event()
+def leave(number, frame):
+    said.append("handler")
+    sys.exit(5)
+def flag(number, frame):
+    said.append("handler")
+    stop.set()
+def send():
+    signal.raise_signal(signal.SIGTERM)
+    said.append("sent")
+handler = eval(sys.argv[1])
+signal.signal(signal.SIGTERM, handler)
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 guard = hold.Guard(every=EVERY)
-with guard:
-    say("ready")
+code = None
+def job(fails=False):
+    with guard.job():
+        send()
+        samples(3)
+        if fails:
+            raise ValueError
+        said.append("job")
+    said.append("posted")
+def samples(count):
+    for _ in range(count):
+        alive = guard._page.get("alive_ns")
+        until(lambda: guard._page.get("alive_ns") > alive)
+def asks():
+    while not guard.draining:
+        job()
+    said.append("left")
+def asks_not():
+    while not stop.is_set():
+        with guard.job():
+            if not said:
+                send()
+            samples(3)
+            if "job" not in said:
+                said.append("job")
+def one_job():
+    job()
+    stop.wait(50)
+def in_a_thread():
+    thread = threading.Thread(target=lambda: [guard.ok(), guard.job().__enter__(), samples(5), said.append("job"),
+                                              next(iter(guard._jobs_active.values())).__exit__(None, None, None)])
+    thread.start()
+    until(lambda: guard._jobs_active)
+    send()
+    stop.wait(50)
+def no_job():
+    send()
+    until(stop.is_set)
+def has_callback():
+    guard.on_drain(lambda: said.append("callback"))
+    send()
+    until(lambda: "callback" in said)
+def job_fails():
+    guard.wait(0)
+    job(fails=True)
+def on_usr1():
+    with guard.job():
+        os.kill(os.getpid(), signal.SIGUSR1)
     guard.wait()
-    until(lambda: called)
-assert signal.getsignal(signal.SIGTERM) is before
-assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
-assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
-say(called)
-sys.exit(guard.exit_code)
-""") as child:
-        child.line()
-        os.kill(child.pid, signal.SIGTERM)
-        done = child.end()
-    assert (done.code, done.out) == (0, ["['SIGTERM']"])
+try:
+    with guard:
+        eval(sys.argv[2])()
+    said.append("after")
+except SystemExit as error:
+    code = error.code
+except ValueError:
+    said.append("ValueError")
+if code is None and "ValueError" not in said:
+    assert signal.getsignal(signal.SIGTERM) is handler
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
+say(*said, code, guard.exit_code)
+"""
 
 
-def test_a_handler_that_the_program_sets_later_is_left_alone() -> None:
-    done = run_guarded("""
-def later(number, frame): pass
-with hold.Guard() as guard:
+@pytest.mark.parametrize(
+    ("handler", "work", "said"),
+    [
+        # the program asks whether it drains: it is called at the end of the block
+        ("leave", "asks", "sent job posted left handler 5 0"),
+        ("flag", "asks", "sent job posted left handler after None 0"),
+        ("leave", "has_callback", "sent callback handler 5 0"),
+        ("leave", "job_fails", "sent ValueError None 0"),
+        # it does not ask: it is called as soon as no job runs
+        ("leave", "asks_not", "sent job handler 5 0"),
+        ("flag", "asks_not", "sent job handler after None 0"),
+        ("flag", "one_job", "sent job posted handler after None 0"),
+        ("flag", "in_a_thread", "sent job handler after None 0"),
+        ("leave", "no_job", "handler 5 0"),
+        ("flag", "no_job", "handler sent after None 0"),
+        ("flag", "on_usr1", "after None 75"),
+    ],
+)
+def test_a_handler_of_before_aborts_no_job_and_is_called(handler: str, work: str, said: str) -> None:
+    done = run_guarded(BEFORE, handler, work)
+    assert (done.code, done.out) == (0, [said]), done
+
+
+LATER = """
+import asyncio, functools
+guard = hold.Guard("w", every=EVERY)
+stop = threading.Event()
+def later(number, frame):
+    exec(sys.argv[2])
+def until_logged():
+    with open(sys.argv[1]) as log:
+        until(lambda: "any more" in log.read())
+def by_signal():
     signal.signal(signal.SIGTERM, later)
-assert signal.getsignal(signal.SIGTERM) is later
-assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+async def by_loop():
+    called = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, called.set)
+    await asyncio.to_thread(until_logged)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await called.wait()
+def by_default():
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+guard = hold.Guard(every=EVERY, log=sys.argv[1])
+with guard:
+    if sys.argv[3] == "by_loop":
+        asyncio.run(by_loop())
+    else:
+        eval(sys.argv[3])()
+        until_logged()
+        if sys.argv[3] == "by_signal":
+            os.kill(os.getpid(), signal.SIGTERM)
+            guard.wait(20)
+    say(guard.draining, guard.exit_code)
+assert signal.getsignal(signal.SIGTERM) != guard._signals._on_signal
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "line"),
+    [
+        ("by_signal", 'later(); call guard.drain("SIGTERM", restart=False) in it, or install it before the guard'),
+        ("by_loop", "loop.add_signal_handler(); use guard.on_drain() instead of it"),
+        ("by_default", "SIG_DFL; leave it to the guard"),
+    ],
+)
+def test_a_handler_that_the_program_sets_later_is_left_alone_and_logged(how: str, line: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    done = run_guarded(LATER, log, "guard.drain('SIGTERM', restart=False)", how)
+    assert (done.code, done.out) == (0, ["True 0" if how == "by_signal" else "False 0"]), done
+    [said] = [one for one in log.read_text().splitlines() if "any more" in one]
+    assert said.endswith(
+        f"SIGTERM does not drain it any more: the program has replaced the guard's handler with {line}"
+    )
+
+
+def test_a_handler_of_an_event_loop_from_before_is_logged() -> None:
+    done = run_guarded("""
+import asyncio
+async def main():
+    called = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, called.set)
+    with hold.Guard(every=EVERY) as guard:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await called.wait()
+        say(guard.draining)
+asyncio.run(main())
 """)
-    assert (done.code, len(done.logged)) == (0, 1), done
+    assert (done.code, done.out) == (0, ["True"]), done
+    assert done.logged[0] == (
+        "SIGTERM drains it, but the event loop calls at once what loop.add_signal_handler() was given for it: use "
+        "guard.on_drain() instead"
+    )
 
 
 def test_handlers_of_faulthandler_are_kept_or_their_loss_is_logged() -> None:

@@ -107,6 +107,89 @@ say(codes)
     assert (done.code, done.out) == (0, [f"[-{number}, -{number}, -{number}]"]), done
 
 
+# `dies_of(number)` sends the signal right after a fork, and returns how the child ended: by SIGALRM if it was lost.
+AT_ONCE = """
+def dies_of(number):
+    pid = os.fork()
+    if not pid:
+        signal.alarm(5)
+        while True:
+            signal.pause()
+    os.kill(pid, number)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+def many(number, expected):
+    for _ in range(50):
+        if (code := dies_of(number)) != expected:
+            return code
+    return "all"
+def in_thread(*arguments):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(many(*arguments)))
+    thread.start()
+    thread.join()
+    return found.pop()
+"""
+
+
+def test_a_signal_right_after_the_fork_is_not_lost() -> None:
+    """Python forgets in a child which signals its handlers have seen since the fork: the parent's must see none."""
+    done = run_guarded(
+        FORKS
+        + AT_ONCE
+        + """
+with hold.Guard(every=EVERY) as guard:
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        say(many(number, -number), in_thread(number, -number))
+    def child(theirs):
+        with hold.Guard(every=EVERY):
+            return many(signal.SIGTERM, -15) != "all"
+    say(in_child(child))  # also under a guard of its own
+    assert not guard.draining
+"""
+    )
+    assert (done.code, done.out) == (0, ["all all"] * 3 + ["0"]), done
+    assert "Current thread" not in done.log  # SIGUSR2 wrote no stacks of a child
+
+
+def test_a_signal_right_after_the_fork_meets_the_handler_of_before() -> None:
+    done = run_guarded(
+        AT_ONCE
+        + """
+def leave(number, frame): os._exit(33)
+signal.signal(signal.SIGTERM, leave)
+with hold.Guard(every=EVERY):
+    say(many(signal.SIGTERM, 33))
+"""
+    )
+    assert (done.code, done.out) == (0, ["all"]), done
+
+
+def test_the_signal_mask_is_what_it_was() -> None:
+    """Blocked are the guard's signals for the time of a fork only, and not those that the program blocks itself."""
+    done = run_guarded(
+        FORKS
+        + """
+import subprocess
+def mask(): return signal.pthread_sigmask(signal.SIG_BLOCK, ())
+for blocked in (set(), {signal.SIGUSR1, signal.SIGHUP}):
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    with hold.Guard(every=EVERY):
+        assert in_child(lambda theirs: mask() != blocked) == 0
+        assert in_child(lambda theirs: in_child(lambda theirs: mask() != blocked)) == 0
+        for how in ({}, {"preexec_fn": lambda: None}):
+            command = [sys.executable, "-c", "import signal; print([int(n) for n in signal.pthread_sigmask(0, ())])"]
+            assert set(eval(subprocess.check_output(command, **how))) == blocked
+        try:
+            subprocess.Popen("/no/such/program", preexec_fn=lambda: None)
+        except FileNotFoundError:
+            pass
+        assert mask() == blocked
+    assert mask() == blocked
+"""
+    )
+    assert done.code == 0, done
+
+
 def test_handlers_of_before_are_back_in_the_child() -> None:
     done = run_guarded(
         FORKS

@@ -17,7 +17,8 @@ import pytest
 from supervised import Supervised, pids_in, runs, until
 
 LIMIT = 512
-RESTARTS = 20
+SOFT = 448  # the Guard holds 64 in reserve
+RESTARTS = 10
 TIMEOUT_S = 2.0
 
 # Takes jobs from a ledger in SQLite, and leaks a pipe with each. `deliveries` counts how often a job was handed out,
@@ -28,7 +29,7 @@ import os, sqlite3, sys, time
 guarded, ledger = sys.argv[1] == "guarded", sys.argv[2]
 if guarded:
     import holdfast as hold
-    guard = hold.Guard("worker", every=0.02, eta="6h", fds=hold.Cap(soft=0.9, hard=0.95))
+    guard = hold.Guard("worker", every=0.02)
 kept = []
 def database():
     made = sqlite3.connect(ledger, timeout=60, isolation_level=None)
@@ -73,6 +74,8 @@ def work(draining, ok, fail, job_block):
 if guarded:
     with guard:
         work(lambda: guard.draining, guard.ok, guard.fail, guard.job)
+        with open("fds", "a") as file:  # when the last job is done
+            file.write(f"{len(os.listdir('/proc/self/fd'))}\\n")
     sys.exit(guard.exit_code)
 import contextlib
 def failed(error):
@@ -124,9 +127,9 @@ def test_a_leak_is_recycled_again_and_again_and_no_job_is_lost_or_done_twice(tmp
         handed = 0
         while len(recycled(log)) < RESTARTS:
             (free,) = db.execute("SELECT count(*) FROM jobs WHERE NOT taken").fetchone()
-            if free < 100:
-                add_jobs(db, 200)
-                handed += 200
+            if free < 400:  # more than two workers do before they drain
+                add_jobs(db, 600)
+                handed += 600
             assert log.process.poll() is None, log.log()
             log.wait_for("ended", after=len(log.seen))
         db.execute("UPDATE queue SET closed = 1")
@@ -145,6 +148,34 @@ def test_a_leak_is_recycled_again_and_again_and_no_job_is_lost_or_done_twice(tmp
     ]
     assert len(leaks) == len(said), log.log()
     assert not any(line["kind"] == "ended" and line["reason"] not in (None, "", "recycle") for line in log.seen)
+    used = sorted(pids_in(tmp_path / "fds"))[-len(said) :]
+    assert all(0.5 * SOFT <= fds < 0.9 * SOFT for fds in used), used
+
+
+CACHE = """
+import collections, os, sys, time
+import holdfast as hold
+cache = collections.OrderedDict()
+with hold.Guard("worker", every=0.02) as guard:
+    for number in range(200):
+        guard.ok()
+        with guard.job(number):
+            cache[number] = os.open("/dev/null", os.O_RDONLY)
+            if len(cache) > 64:
+                os.close(cache.popitem(last=False)[1])
+            time.sleep(0.006)
+        if guard.draining:
+            break
+sys.exit(guard.exit_code)
+"""
+
+
+@pytest.mark.needs("prlimit")
+def test_a_cache_of_64_handles_is_not_recycled(tmp_path: Path) -> None:
+    with supervised(tmp_path, "--", sys.executable, "-c", CACHE) as log:
+        assert log.wait() == 0, log.log()
+    assert [line["kind"] for line in log.seen].count("start") == 1, log.log()
+    assert any("ended after 200 jobs" in line for line in log.other), log.log()
 
 
 @pytest.mark.needs("prlimit")
@@ -206,7 +237,7 @@ sys.exit(guard.exit_code)
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("dark", r"it is dark: it runs, but .*\(ConnectionError: every poll fails\)"),
+        ("dark", r"it is dark: it runs, but nothing has succeeded for .*, last: ConnectionError: every poll fails\)"),
         ("hung", r"it is hung: job the 7th made no step for \d+ s"),
         ("frozen", r"it is frozen: no Python thread ran for .* s; C code holds the GIL"),
         ("stopped", r"it is stopped by a signal \(SIGCONT resumes it\)"),
@@ -231,7 +262,7 @@ def test_what_is_wrong_is_told_by_name(tmp_path: Path, how: str, said: str) -> N
 def test_a_guard_that_is_dark_asks_for_its_own_restart(tmp_path: Path) -> None:
     program = STUCK.replace('progress_timeout="1h"', 'progress_timeout="0.5s"')
     with Supervised(tmp_path, "--", sys.executable, "-c", program, "dark") as log:
-        assert log.wait_for("ended", reason="recycle")
+        log.wait_for("ended", "exit code 75", reason="dark")
         log.wait_for("start", after=len(log.seen) - 1)
         assert log.stop() == 0
     assert any("drains, and exits with 75 then: it is dark: it runs, but " in line for line in log.other)

@@ -17,6 +17,8 @@ from holdfast.guard.supervisor.status import CopyState, read_supervisor_status
 from holdfast.guard.supervisor.supervisor import most_descriptors
 from process_tree import children
 
+OTHER_USER = 54_321
+
 # Ends with the next code of a list in a file; with none left, it sleeps.
 CODES = """
 import os, sys, time
@@ -74,7 +76,7 @@ def test_failures_wait_longer_each_time_and_end_with_1(tmp_path: Path) -> None:
     assert all("exit code 7" in text and "starts again in" in text for text in ended)
     last, final = [line for line in supervised.seen if line["kind"] == "gave-up"]
     assert "exit code 7" in last["text"]
-    assert "4 failures in 10 min" in last["text"]
+    assert "4 failures at its start in 10 min" in last["text"]
     assert (final["level"], final["copy"]) == ("error", 0)
     assert "3 restarts (3 exit); exits with 1" in final["text"]
 
@@ -179,6 +181,11 @@ def test_no_descriptor_is_lost_over_restarts(tmp_path: Path) -> None:
         (["--copies", "0", "true"], 2, "--copies: expected a number from 1 to 1,000, got '0'"),
         (["--fds", "2.5", "true"], 2, "--fds: expected SOFT, SOFT:HARD or :HARD"),
         (["--fds", "0.9:0.5", "true"], 2, "expected a soft cap of at most the hard one"),
+        (
+            ["--rss", "24", "true"],
+            2,
+            "--rss: expected SOFT, SOFT:HARD or :HARD: expected a size with its unit, such as 24GiB",
+        ),
         (["--rss", "0.5", "true"], 2, "--rss: expected a size such as 24GiB, got the part 0.5"),
         (["--stop-timeout", "x", "true"], 2, "--stop-timeout: expected a time such as 30s"),
         (["--progress-http", "ftp://x/", "true"], 2, "--progress-http: expected a URL such as http"),
@@ -220,11 +227,33 @@ def test_a_program_that_vanishes_later_is_a_failure(tmp_path: Path) -> None:
     assert "cannot run" in supervised.wait_for("gave-up", reason="exit")["text"]
 
 
+@pytest.mark.needs("setpriv")
+@pytest.mark.needs("prlimit")
+@pytest.mark.skipif(os.getuid() != 0, reason="another user needs root")
+def test_a_machine_without_a_free_process_is_tried_again(tmp_path: Path) -> None:
+    """The limit on processes counts those of a user, and not for root."""
+    (tmp_path / "runtime").mkdir()
+    os.chown(tmp_path / "runtime", OTHER_USER, OTHER_USER)
+    rights = ("--inh-caps=+dac_override", "--ambient-caps=+dac_override")  # to the folder of the test
+    user = ("setpriv", f"--reuid={OTHER_USER}", f"--regid={OTHER_USER}", "--clear-groups", *rights)
+    options = ("-n", 2, "--backoff", "0.05s", "--backoff-limit", "0.1s", "--max-failures", 1)
+    with Supervised(
+        tmp_path, *options, *python(SLEEPER, "pids"), prefix=("prlimit", "--nproc=2:100", *user)
+    ) as supervised:
+        for name in ("worker 1", "worker 2"):
+            text = supervised.wait_for("ended", f"{name} cannot be started now")["text"]
+            assert "Resource temporarily unavailable" in text
+            assert "it is tried again in" in text
+        subprocess.run([*user, "prlimit", f"--pid={supervised.pid}", "--nproc=100:100"], check=True, timeout=TIMEOUT_S)
+        until(lambda: len(pids_in(tmp_path / "pids")) == 2)
+        assert supervised.stop() == 0
+
+
 def test_too_few_descriptors_for_the_copies(tmp_path: Path) -> None:
     limited = ["bash", "-c", 'ulimit -n 64; exec "$@"', "-", *COMMAND, "-n", "50", "true"]
     done = subprocess.run(limited, capture_output=True, text=True, env=environment(), timeout=TIMEOUT_S, check=False)
     assert done.returncode == 3
-    assert "expected a limit of at least 324 descriptors for 50 workers, got 64" in done.stderr
+    assert "expected a limit of at least 424 descriptors for 50 workers, got 64" in done.stderr
 
 
 def test_the_worker_gets_its_own_limit_back_and_default_signals(tmp_path: Path) -> None:
@@ -264,17 +293,25 @@ def test_a_daemon_is_gone_after_a_restart(tmp_path: Path) -> None:
             assert not runs(second)
 
 
-@pytest.mark.parametrize("victim", ["supervisor", "keeper", "worker"])
+@pytest.mark.parametrize("victim", ["supervisor", "supervisor of a stopped keeper", "keeper", "worker"])
 def test_a_daemon_is_gone_after_a_sigkill(tmp_path: Path, victim: str) -> None:
-    with killed_at_end(lambda: pids_in(tmp_path / "daemons") + pids_in(tmp_path / "workers")):
+    def started() -> list[int]:
+        return pids_in(tmp_path / "daemons") + pids_in(tmp_path / "workers") + keepers
+
+    keepers: list[int] = []
+    with killed_at_end(started):
         options = ["--stop-timeout", "0.2s", "--backoff", "0.05s"]
         with Supervised(tmp_path, *options, *_daemon(tmp_path, "\ntime.sleep(600)")) as supervised:
             [worker] = until(lambda: pids_in(tmp_path / "workers"))
             [daemon] = pids_in(tmp_path / "daemons")
-            [keeper] = children(supervised.pid)
-            os.kill({"supervisor": supervised.pid, "keeper": keeper, "worker": worker}[victim], signal.SIGKILL)
+            [keeper] = keepers[:] = children(supervised.pid)
+            if "stopped" in victim:
+                os.kill(supervised.pid, signal.SIGSTOP)  # it would wake the keeper
+                os.kill(keeper, signal.SIGSTOP)
+                until(lambda: Path(f"/proc/{keeper}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+            os.kill({"keeper": keeper, "worker": worker}.get(victim, supervised.pid), signal.SIGKILL)
             until(lambda: not runs(worker) and not runs(daemon))
-            if victim == "supervisor":
+            if victim not in ("keeper", "worker"):
                 until(lambda: not runs(keeper))
                 return
             ended = supervised.wait_for("ended", reason="signal")["text"]
@@ -434,8 +471,9 @@ def test_lines_by_default_and_none_with_quiet(tmp_path: Path) -> None:
     done = holdfast("supervise", *python("print('from the worker')"), cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "from the worker\n")
     lines = done.stderr.splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 5
     assert all(line[20:].startswith("holdfast: ") for line in lines)
+    assert "whether it makes progress is only known with a hold.Guard in it, --progress-file" in lines[1]
     done = holdfast("supervise", "-q", *python("print('from the worker')"), cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "from the worker\n", "")
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from .._util.text import format_bytes, parse_bytes
 
 Amount = int | float | str | None
+_LEAST_BYTES = 1 << 20  # no program needs less memory: a smaller number without a unit is a slip
+# Work in progress comes and goes: above the soft cap, only what rises from sample to sample counts at once.
+RISING_SAMPLES = 3
+SOFT_SAMPLES = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,22 @@ class ResolvedCap(NamedTuple):
         return "soft" if self.soft is not None and used >= self.soft else None
 
 
+class CapWatch:
+    """Keeps the last samples of one resource, and counts those in a row that were above its soft cap."""
+
+    def __init__(self) -> None:
+        self._last: deque[int] = deque(maxlen=RISING_SAMPLES)
+        self._above = 0
+
+    def check(self, used: int, cap: ResolvedCap) -> str | None:
+        """Returns "hard" at once, and "soft" if the last three samples rise or the last 30 were above the soft cap."""
+        which = cap.exceeded(used)
+        self._last.append(used)
+        self._above = self._above + 1 if which else 0
+        rises = len(self._last) == RISING_SAMPLES and all(before < after for before, after in pairwise(self._last))
+        return which if which == "hard" or rises or self._above >= SOFT_SAMPLES else None
+
+
 class CappedResource(NamedTuple):
     """A resource that can be capped. `part_of` names the limit that a part refers to; empty: there is none."""
 
@@ -105,6 +127,11 @@ class CappedResource(NamedTuple):
                 raise ValueError(f"{self.name}=: {error}") from None
         expected = f"expected {self.name}= as a number of {self.noun}"
         for value in (cap.soft, cap.hard):
+            amount = parse_amount(value, self.name)
+            if self.in_bytes and isinstance(amount, int) and amount < _LEAST_BYTES and str(value).strip().isdigit():
+                raise ValueError(
+                    f"expected a size with its unit, such as {value}GiB, got {value}, which is {value} bytes"
+                )
             if isinstance(parse_amount(value, self.name), float) and not self.part_of:
                 raise ValueError(f"{expected}, got the part {value!r}")
             if not self.in_bytes and isinstance(value, str) and value.strip()[-1:].isalpha():

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from .._util.fds import raise_nofile
+from .._util.fds import OwnFd, move_up, raise_nofile
 from .._util.text import counted, one_line, printable
 from ..doctor.fd_profile import suspect_fds
 from ..fd_owners.owners import owners_summary
@@ -39,9 +39,26 @@ class GuardLog:
     def __init__(self, path: str | os.PathLike[str] | None, prefix: str) -> None:
         self.path = "" if path is None else os.path.abspath(os.fspath(path))
         self.prefix = prefix
+        self._is_closed = False
+        self._stderr = None if path is not None else _identity(2)
+        self._own = self._open()
+
+    def _open(self) -> OwnFd:
+        # With a high number: faulthandler writes to it, and cannot see whose it is.
+        if not self.path:
+            return OwnFd(move_up(_copy_stderr()), is_shared=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
-        self.fd = _copy_stderr() if path is None else os.open(self.path, flags, 0o644)
-        self._file = _identity(self.fd)
+        return OwnFd(move_up(os.open(self.path, flags, 0o644)))
+
+    @property
+    def fd(self) -> int:
+        """Its number. If the program closed all descriptors, it is opened again; -1 if that fails."""
+        if (fd := self._own.number) >= 0 or self._is_closed:
+            return fd
+        if self.path or (self._stderr is not None and _identity(2) == self._stderr):
+            with contextlib.suppress(OSError):
+                self._own = self._open()
+        return self._own.number
 
     def write(self, text: str) -> None:
         """Writes one line."""
@@ -51,30 +68,26 @@ class GuardLog:
     def write_raw(self, text: str) -> None:
         data = text.encode("utf-8", "backslashreplace")
         with contextlib.suppress(OSError, ValueError):
-            if not self._is_ours():
+            if (fd := self.fd) < 0:
                 return
             poller = select.poll()  # needs no descriptor; threads cannot share one
-            poller.register(self.fd, select.POLLOUT)
+            poller.register(fd, select.POLLOUT)
             for at in range(0, len(data), select.PIPE_BUF):
                 # A pipe that is ready has room for this many bytes; stderr is shared, and must stay blocking.
                 if not poller.poll(0):
                     return
-                os.write(self.fd, data[at : at + select.PIPE_BUF])
-
-    def _is_ours(self) -> bool:
-        """Whether it is the file that was opened: code that closes all descriptors, as a daemon does, closes it, too,
-        and a data file of the program may have its number now."""
-        return self.fd >= 0 and _identity(self.fd) == self._file
+                os.write(fd, data[at : at + select.PIPE_BUF])
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            if self._is_ours():
-                os.close(self.fd)
-        self.fd = -1
+        self._is_closed = True
+        self._own.close()
 
 
-def _identity(fd: int) -> tuple[int, int]:
-    found = os.fstat(fd)
+def _identity(fd: int) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return None
     return found.st_dev, found.st_ino
 
 
@@ -90,8 +103,8 @@ def end_at_once(log: GuardLog, own: OwnProcess, why: str, code: int, *, owners: 
     if not _ending.acquire(blocking=False):  # another thread found the same
         time.sleep(2 * _MOST_DUMP_S)
     try:
-        _end_anyway(own)
         before, after = raise_nofile()
+        _end_anyway(own)
         log.write(f"ends at once with exit code {code}: {why}")
         if after != before:
             log.write(f"raised its soft limit of descriptors from {before:,} to {after:,}")
@@ -105,9 +118,9 @@ def _end_anyway(own: OwnProcess) -> None:
 
     A thread in C, which needs no GIL. A signal would not do: the program may handle it, and PID 1 ignores it.
     """
-    nowhere = own.fds_held[0]  # open for reading only: its message must not get stuck, too
     with contextlib.suppress(RuntimeError, OSError, ValueError):  # no further thread is allowed
-        faulthandler.dump_traceback_later(_MOST_DUMP_S, exit=True, file=nowhere)
+        # Not to the log: its message must not get stuck, too.
+        faulthandler.dump_traceback_later(_MOST_DUMP_S, exit=True, file=own.read_only_fd)
 
 
 def dump(log: GuardLog, own: OwnProcess, *, owners: bool = True) -> None:

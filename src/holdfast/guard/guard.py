@@ -8,6 +8,7 @@
                 guard.ok()  # a success, even "nothing to do"
             except Exception as error:
                 guard.fail(error)
+                guard.wait("5s")
                 continue
             if job:
                 with guard.job(job.id):
@@ -22,22 +23,21 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import faulthandler
 import inspect
 import math
 import os
 import queue
 import random
 import resource
-import signal
 import threading
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from errno import EMFILE, ENFILE, ENOMEM, errorcode
-from types import FrameType, TracebackType
-from typing import Any, Self, TypeVar
+from types import TracebackType
+from typing import Self, TypeVar
 
 from .._util.process import call_after_fork
 from .._util.text import counted, one_line, parse_seconds, span_words
@@ -45,29 +45,31 @@ from ..doctor.model import JobSample, Sample
 from ..error_guide.cause_chain import recognise, walk
 from ..errors import InputError
 from ..fd_owners.agent import AgentListener, listen
-from .caps import CHILDREN, FDS, RSS, THREADS, Amount, Cap, CappedResource, ResolvedCap
+from .caps import CHILDREN, FDS, RSS, THREADS, Amount, Cap, CappedResource, CapWatch, ResolvedCap
+from .drain_signals import DrainSignals
 from .emergency import HARD_EXIT, GuardLog, end_at_once
-from .health import Health, HealthLimits, classify_health
+from .health import Health, HealthLimits, OutageWatch, classify_health
 from .heartbeat import AT, GuardState, HeartbeatPage, parse_heartbeat
 from .leak_watch import LeakWatch, due_s
 from .own_process import OwnProcess
-from .signals import handles_signal
 
 RESTART_EXIT = 75  # EX_TEMPFAIL: supervisors are told to restart on it
 _EVERY_S = 1.0
 # A look at all processes comes with every so many samples.
 _TREE_EVERY = 5
-# A count above the soft cap for one moment is work in progress.
-_SOFT_SAMPLES = 3
+# A drain that begins this many times its time-out before the limit is reached is done in comfort.
+DRAINS = 2
 _PAUSE_SAMPLES = 5
 _KEPT_JOBS = 2_000
 _JOB_SAMPLE_EVERY_NS = 5_000_000  # a count takes 3 µs, which is much for a job of a millisecond
 _MOST_JOB_CHARS = 256
 _JOIN_S = 5.0
+_MOST_NEEDED = 64
 _LATCHED = frozenset({EMFILE, ENFILE, ENOMEM})
 _OK_NS, _OK_WALL_NS, _OK_CALLS = AT["ok_ns"], AT["ok_wall_ns"], AT["ok_calls"]
 _STEP_NS, _FAILS_IN_ROW, _JOBS_DONE = AT["step_ns"], AT["fails_in_row"], AT["jobs_done"]
-_JOBS_STARTED, _JOBS_ACTIVE, _JOB_STARTED_NS = AT["jobs_started"], AT["jobs_active"], AT["job_started_ns"]
+_JOBS_STARTED, _JOBS_ACTIVE = AT["jobs_started"], AT["jobs_active"]
+_JOB_STARTED_NS, _JOB_STEP_NS = AT["job_started_ns"], AT["job_step_ns"]
 
 Time = str | float | None
 Callback = TypeVar("Callback", bound=Callable[..., object])
@@ -85,7 +87,8 @@ class Guard:
         threads, children: Caps on threads and child processes.
         max_jobs, max_age: It drains after that many jobs or that much time, less up to `jitter` of it, so that workers
             that started together are not replaced together.
-        eta: It drains when it leaks descriptors and reaches its limit within this time.
+        eta: It drains when it leaks descriptors, has used half of its soft limit and reaches it within this time, or
+            within twice the `drain_timeout` if that is shorter. None: a leak is left to the caps.
         progress_timeout: It drains when nothing succeeds, or a job makes no step, for this long. It counts from the
             first call of `ok`, `fail`, `step` or `job` on.
         drain_timeout: The time that a drain may take. After that it ends at once.
@@ -154,6 +157,7 @@ class Guard:
         self._was_open = False
         self._was_warned = False
         self._code_was_read = False
+        self._was_asked = False  # whether it drains: the program leaves its loop then
         self._is_draining = False
         self._is_stopped = False  # an operator's stop: no restart
         self._reason = ""
@@ -166,9 +170,12 @@ class Guard:
         self._jobs_started = self._jobs_done = self._jobs_failed = 0
         self._fails = self._fails_in_row = self._ok_calls = 0
         self._jobs_active: dict[int, _Job] = {}
+        self._main_step_ns = self._loose_step_ns = 0  # outside of a job: in the main thread, and in others
         self._job_samples: deque[JobSample] = deque(maxlen=_KEPT_JOBS)
+        self._job_shown: _Job | None = None
         self._job_sample_due_ns = 0
-        self._above: dict[CappedResource, int] = {}
+        self._cap_watches = {what: CapWatch() for what in self._caps}
+        self._outage = OutageWatch()
         self._last_fault = ""
         self._ignored_until_s = 0.0
 
@@ -177,6 +184,7 @@ class Guard:
     @property
     def draining(self) -> bool:
         """Whether to take no new job: the worker finishes what it has and leaves its loop."""
+        self._was_asked = True
         return self._is_draining
 
     @property
@@ -187,7 +195,7 @@ class Guard:
     @property
     def wants_restart(self) -> bool:
         """Whether this process asks to be replaced: for ranks that must agree before one of them leaves its loop."""
-        self._code_was_read = True
+        self._code_was_read = self._was_asked = True
         return self._asks_for_restart
 
     @property
@@ -224,12 +232,12 @@ class Guard:
             self._fails_in_row = numbers[_FAILS_IN_ROW] = 0
 
     def fail(self, error: BaseException | str | None = None) -> None:
-        """Reports a failure. An EMFILE inside of it, however wrapped, ends the process at once; an ENFILE or ENOMEM
-        makes it drain."""
+        """Reports a failure. An EMFILE inside of it, however wrapped, ends the process at once if it is short of
+        descriptors; an ENFILE or ENOMEM makes it drain."""
         if not self._is_open:
             self._warn_not_started("fail")
             return
-        number, exact = find_errno(error) if isinstance(error, BaseException) else (None, False)
+        number, is_remote = find_errno(error) if isinstance(error, BaseException) else (None, False)
         with self._lock:
             self._fails += 1
             self._fails_in_row += 1
@@ -238,13 +246,20 @@ class Guard:
             )
             self._page.set_text("error", _error_text(error))
         self._begin()
-        if number in _LATCHED and (exact or number != EMFILE or self._is_short()):
-            self._latch(number, error)
+        if number in _LATCHED:
+            self._latch(number, error, is_remote=is_remote)
 
     def step(self) -> None:
-        """Reports that the current job, or the training loop, goes on."""
+        """Reports that the job of this thread or task goes on; in the main thread without a job, that the training loop
+        does. A thread without a job may work for any: there it counts for all jobs."""
         if self._is_open:
-            self._page.numbers[_STEP_NS] = time.monotonic_ns()
+            job, now_ns = _current_job.get(), time.monotonic_ns()
+            if job is None or not job.mark(self, now_ns):
+                if _is_main_thread():
+                    self._main_step_ns = now_ns
+                else:
+                    self._loose_step_ns = now_ns
+            self._page.numbers[_STEP_NS] = now_ns
             if self._state is GuardState.STARTING:
                 self._begin()
         else:
@@ -275,6 +290,7 @@ class Guard:
     def wait(self, timeout: Time = None) -> bool:
         """Waits until it drains or ends, or for `timeout`; returns `draining`. Use it instead of time.sleep between
         polls."""
+        self._was_asked = True
         timeout_s = 0.0 if timeout == 0 else _seconds(timeout, "timeout")
         if self._is_open:
             self._drained.wait(timeout_s)
@@ -337,12 +353,14 @@ class Guard:
         self._listener = self._listen()
         if self._listener is not None:
             undo.callback(self._listener.close)
-        self._leak_watch = LeakWatch(self._own, self._every_s)
+        self._leak_watch = LeakWatch(self._own, self._every_s, self._started_s - self._own.age_s())
         self._tree_due_s = self._shared_due_s = 0.0
         self._tree_pids: list[int] = []
         self._tree_rss = self._tree_children = self._shared = 0
         self._fill_page()
-        self._take_signals(undo)
+        self._signals = DrainSignals(self._log, self._own, self._page, self._request, self._must_hold_signals)
+        undo.callback(self._signals.restore)
+        self._signals.take()
         self._is_open = self._was_open = True
         undo.callback(setattr, self, "_is_open", False)
         self._stop = False
@@ -406,6 +424,8 @@ class Guard:
         self._undo.close()
         if kind is None and self._code and not self._code_was_read:
             atexit.register(self._remind_of_exit_code)
+        if kind is None:  # otherwise the program ends already, and its error must not be replaced
+            self._signals.pass_on()
 
     def _stop_thread(self) -> None:
         try:
@@ -452,59 +472,9 @@ class Guard:
         self._drained = threading.Event()
         self._undo.pop_all()
         self._page.detach()
-        self._restore_signals()
+        self._signals.restore()
         self._own.close()
         self._log.close()
-
-    # ---- signals -----------------------------------------------------------------------------------------
-
-    def _take_signals(self, undo: contextlib.ExitStack) -> None:
-        """SIGTERM drains and exits 0, SIGUSR1 drains and exits 75, SIGUSR2 writes the stacks of all threads."""
-        self._before: dict[int, Any] = {}
-        self._stacks_signal = 0
-        if threading.current_thread() is not threading.main_thread():
-            self._log.write(
-                "SIGTERM and SIGUSR1 do not drain it: it was not started in the main thread. Start it there; its "
-                "methods can be called in any thread"
-            )
-            return
-        for number in (signal.SIGTERM, signal.SIGUSR1):
-            before = signal.getsignal(number)
-            if before is None:
-                continue  # installed by C code
-            if before is signal.SIG_DFL and handles_signal(self._own.pid, number):
-                # Such as faulthandler.register(signal.SIGUSR1), which Python does not tell of.
-                self._log.write(f"{number.name} drains it from now on: what C code did on it before is replaced")
-            self._before[number] = before
-            signal.signal(number, self._on_signal)
-        undo.callback(self._restore_signals)
-        if signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL and not handles_signal(self._own.pid, signal.SIGUSR2):
-            # Written by C code, which needs no GIL: it also shows who holds the GIL.
-            faulthandler.register(signal.SIGUSR2, self._log.fd, all_threads=True)
-            self._stacks_signal = int(signal.SIGUSR2)
-            self._page.set(stacks_signal=self._stacks_signal)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if not self._is_open:  # it was ended in another thread, which may not restore handlers
-            self._restore_signals()
-            os.kill(self._pid, number)
-            return
-        # It may have interrupted code that holds any lock: here are only plain stores and a put into a SimpleQueue.
-        name = signal.Signals(number).name
-        self._request(name, restart=number != signal.SIGTERM)
-        before = self._before.get(number)
-        if callable(before):
-            before(number, frame)
-
-    def _restore_signals(self) -> None:
-        if self._stacks_signal:
-            faulthandler.unregister(self._stacks_signal)
-            self._stacks_signal = 0
-        if threading.current_thread() is not threading.main_thread():
-            return
-        for number, before in self._before.items():
-            if signal.getsignal(number) == self._on_signal:
-                signal.signal(number, before)
 
     # ---- drain -------------------------------------------------------------------------------------------
 
@@ -518,6 +488,10 @@ class Guard:
         self._is_draining = True
         self._requests.append(reason)
         self._notify()
+
+    def _must_hold_signals(self) -> bool:
+        """Whether a handler that the program had before must wait: for a job, or for the end of the block."""
+        return self._was_asked or bool(self._callbacks) or bool(self._jobs_active)
 
     def _notify(self) -> None:
         self._wake.put(None)
@@ -565,17 +539,23 @@ class Guard:
                 name = getattr(callback, "__name__", repr(callback))
                 self._log.write(f"on_drain: {name}() failed: {_error_text(error)}")
 
-    def _is_short(self) -> bool:
-        """Whether a message about too few descriptors can be meant for this process, and not be of another one."""
-        soft = self._own.fd_limits()[0]
-        return soft is not None and self._own.count_fds() >= soft / 2
-
-    def _latch(self, number: int | None, error: BaseException | str | None) -> None:
+    def _latch(self, number: int | None, error: BaseException | str | None, *, is_remote: bool) -> None:
         name = errorcode.get(number or 0, str(number))
         why = f"{name} ({_error_text(error)})"
         if number == EMFILE:
-            self._end_at_once(f"it has no free descriptor: {why}", owners=True)
-        self._request(why)
+            used, soft = self._own.count_fds(), self._own.fd_limits()[0]
+            if soft is not None and is_short_of_fds(used, soft):
+                self._end_at_once(f"it has no free descriptor: {why}", owners=True)
+            self._log_foreign(f"{why} is a failure like others: this process uses {used:,} of {soft or math.inf:,}")
+        elif number == ENOMEM and is_remote:
+            self._log_foreign(f"{why} is a failure like others: it is another process's")
+        else:
+            self._request(why)
+
+    def _log_foreign(self, text: str) -> None:
+        """Logs a shortage of others when it first appears, not with each attempt."""
+        if self._fails_in_row <= 1:
+            self._log.write(text)
 
     def _end_at_once(self, why: str, *, owners: bool) -> None:
         self._page.set_text("reason", why)
@@ -597,23 +577,34 @@ class Guard:
     def _start_job(self, job: _Job) -> None:
         if not self._is_open:
             return
+        self._signals.call_waiting()  # it takes a job although it drains
         numbers = self._page.numbers
         job.started_ns = time.monotonic_ns()
+        if job.outer is not None:
+            job.outer.mark(self, job.started_ns)
         with self._lock:
             self._jobs_started += 1
             self._jobs_active[id(job)] = job
-            numbers[_JOBS_STARTED] = self._jobs_started
-            self._show_job(numbers, job if len(self._jobs_active) == 1 else None)
+            numbers[_JOBS_STARTED], numbers[_JOBS_ACTIVE] = self._jobs_started, len(self._jobs_active)
+            if len(self._jobs_active) == 1:
+                self._show_quietest_job()
         if self._state is GuardState.STARTING:
             self._begin()
 
-    def _show_job(self, numbers: memoryview[int], oldest: _Job | None) -> None:
-        numbers[_JOBS_ACTIVE] = len(self._jobs_active)
-        if oldest is not None:
-            self._page.set_text("job", oldest.name)
-            numbers[_JOB_STARTED_NS] = oldest.started_ns
-        elif not self._jobs_active:
-            numbers[_JOB_STARTED_NS] = 0
+    def _show_quietest_job(self) -> None:
+        """Shows the job that has made no step for longest: a job that is stuck must not hide behind others."""
+        numbers, active = self._page.numbers, list(self._jobs_active.values())
+        numbers[_JOBS_ACTIVE] = len(active)
+        if not active:
+            numbers[_JOB_STARTED_NS] = numbers[_JOB_STEP_NS] = 0
+            return
+        clocks = self._main_step_ns, self._loose_step_ns
+        job = min(active, key=lambda one: one.heard_ns(*clocks)) if len(active) > 1 else active[0]
+        if job is not self._job_shown:
+            self._job_shown = job
+            self._page.set_text("job", job.name)
+        numbers[_JOB_STARTED_NS] = job.started_ns
+        numbers[_JOB_STEP_NS] = job.heard_ns(*clocks)
 
     def _end_job(self, job: _Job, error: BaseException | None) -> None:
         if not self._is_open:
@@ -625,8 +616,7 @@ class Guard:
             self._job_sample_due_ns = now_ns + _JOB_SAMPLE_EVERY_NS
         numbers = self._page.numbers
         with self._lock:
-            active = self._jobs_active
-            active.pop(id(job), None)
+            self._jobs_active.pop(id(job), None)
             if error is None:
                 self._jobs_done += 1
                 numbers[_JOBS_DONE] = self._jobs_done
@@ -638,7 +628,9 @@ class Guard:
             if fds >= 0:
                 self._job_samples.append(JobSample(job=ended, fds=fds))
                 self._page.add_job(ended, fds)
-            self._show_job(numbers, min(list(active.values()), key=_started) if active else None)
+            self._show_quietest_job()
+        if job.outer is not None:
+            job.outer.mark(self, now_ns)
         if isinstance(error, Exception):
             self.fail(error)
         if self._max_jobs is not None and ended >= self._max_jobs and not self._is_draining:
@@ -669,15 +661,19 @@ class Guard:
 
     def _tick(self) -> None:
         now_s = time.monotonic()
+        self._page.restore()
         self._page.set(alive_ns=time.monotonic_ns())
+        self._signals.check()
+        with self._lock:
+            self._show_quietest_job()
         self._ignore_pause(now_s)
         try:
             sample = self._sample(now_s)
         finally:
             self._check_times(now_s)  # whatever fails above
         if self._state is not GuardState.DRAINING and self._eta_s is not None:
-            ended = self._jobs_done + self._jobs_failed
-            if why := self._leak_watch.check(sample, list(self._job_samples), ended, self._eta_s):
+            within_s = min(self._eta_s, DRAINS * self._drain_s)
+            if why := self._leak_watch.check(sample, self._job_samples, self._page.get("ok_ns") / 1e9, within_s):
                 self._request(why)
 
     def _ignore_pause(self, now_s: float) -> None:
@@ -698,10 +694,10 @@ class Guard:
         if now_s >= self._tree_due_s and self._needs_tree:
             self._look_at_tree()
         tree_rss = self._caps.get(RSS) is not None and self._caps[RSS].tree
-        self._check(FDS, fds)
-        self._check(THREADS, threads)
-        self._check(CHILDREN, self._tree_children)
-        self._check(RSS, rss + self._tree_rss if tree_rss else rss)
+        self._check(FDS, fds, sample)
+        self._check(THREADS, threads, sample)
+        self._check(CHILDREN, self._tree_children, sample)
+        self._check(RSS, rss + self._tree_rss if tree_rss else rss, sample)
         return sample
 
     def _check_times(self, now_s: float) -> None:
@@ -727,18 +723,21 @@ class Guard:
             limit = self._memory
         return what.resolve(cap, limit)
 
-    def _check(self, what: CappedResource, used: int) -> None:
+    def _check(self, what: CappedResource, used: int, sample: Sample) -> None:
         cap = self._resolved(what)
         if cap is None:
             return
         if what is RSS and self._caps[RSS].tree and self._tree_pids and cap.exceeded(used):
             used = self._without_shared(used)
-        which = cap.exceeded(used)
+        which = self._cap_watches[what].check(used, cap)
         if which == "hard":
             self._end_at_once(what.sentence(used, cap, which), owners=what is FDS)
-        times = self._above[what] = self._above.get(what, 0) + 1 if which else 0
-        if which and times >= _SOFT_SAMPLES and self._state is not GuardState.DRAINING:
-            self._request(what.sentence(used, cap, which))
+        elif which and self._state is not GuardState.DRAINING:
+            leak = ""
+            with contextlib.suppress(Exception):  # it drains, whatever the scan meets
+                if what is FDS and self._eta_s is not None:
+                    leak = self._leak_watch.describe(sample, self._job_samples)
+            self._request(f"{leak}; {what.sentence(used, cap, which)}" if leak else what.sentence(used, cap, which))
 
     def _without_shared(self, rss: int) -> int:
         """Subtracts the memory that the tree shares, which the sum of resident sizes contains once for each process.
@@ -749,7 +748,7 @@ class Guard:
             began_s = time.thread_time()
             pss = self._own.pss_of([self._own.pid, *self._tree_pids])
             self._shared = max(0, rss - pss) if pss else 0
-            self._shared_due_s = due_s(began_s, _TREE_EVERY * self._every_s)
+            self._shared_due_s = due_s(time.monotonic(), began_s, _TREE_EVERY * self._every_s)
         return rss - self._shared
 
     @property
@@ -765,16 +764,18 @@ class Guard:
                 self._tree_children = len(self._tree_pids)
             self._tree_rss = self._own.rss_of(self._tree_pids)
             self._page.set(children=self._tree_children)
-        self._tree_due_s = due_s(began_s, _TREE_EVERY * self._every_s)
+        self._tree_due_s = due_s(time.monotonic(), began_s, _TREE_EVERY * self._every_s)
 
     def _check_progress(self) -> None:
-        if self._progress_s is None:
-            return
-        limits = HealthLimits(progress_s=self._progress_s)
         page = parse_heartbeat(self._page.copy(), jobs=False)
         if page is None:
             return
-        found = classify_health(page, time.monotonic_ns(), limits, "R")
+        now_ns = time.monotonic_ns()
+        if said := self._outage.check(page, now_ns):
+            self._log.write(said)
+        if self._progress_s is None:
+            return
+        found = classify_health(page, now_ns, HealthLimits(progress_s=self._progress_s), "R")
         if found.health in (Health.HUNG, Health.DARK):
             self._request(found.sentence)
 
@@ -782,40 +783,91 @@ class Guard:
 class _Job:
     """One job. An error in it counts as a failure, and is raised on."""
 
-    __slots__ = ("_guard", "name", "started_ns")
+    __slots__ = ("_guard", "_is_active", "_is_of_main", "_step_ns", "name", "outer", "started_ns")
 
     def __init__(self, guard: Guard, name: str) -> None:
         self._guard = guard
+        self._is_active = self._is_of_main = False
+        self._step_ns = 0
         self.name = name
+        self.outer: _Job | None = None
         self.started_ns = 0
 
+    def step(self) -> None:
+        """Reports that this job goes on, from any thread."""
+        if self._guard._is_open and self.mark(self._guard, time.monotonic_ns()):
+            self._guard._page.numbers[_STEP_NS] = self._step_ns
+
+    def mark(self, guard: Guard, now_ns: int) -> bool:
+        """Stores a step of this job and of those around it. Returns False if none of them runs under this guard: what a
+        job has started may outlive it."""
+        is_marked = False
+        job: _Job | None = self
+        while job is not None:
+            if job._is_active and job._guard is guard:
+                job._step_ns = now_ns
+                is_marked = True
+            job = job.outer
+        return is_marked
+
+    def heard_ns(self, main_step_ns: int, loose_step_ns: int) -> int:
+        """Returns when it made its last step, or another task of the main thread or any helper thread may have made one
+        for it."""
+        return max(self.started_ns, self._step_ns, loose_step_ns, main_step_ns if self._is_of_main else 0)
+
     def __enter__(self) -> _Job:
+        outer = _current_job.get()
+        while outer is not None and not outer._is_active:  # it was ended in another thread or task
+            outer = outer.outer
+        self.outer = outer
+        _current_job.set(self)
+        self._is_active, self._is_of_main = True, _is_main_thread()
         self._guard._start_job(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._is_active = False
+        if _current_job.get() is self:
+            _current_job.set(self.outer)
         self._guard._end_job(self, error)
 
 
-def _started(job: _Job) -> int:
-    return job.started_ns
+def _is_main_thread() -> bool:
+    return threading.get_ident() == threading.main_thread().ident
+
+
+_current_job: ContextVar[_Job | None] = ContextVar("holdfast_job", default=None)
+
+
+def is_short_of_fds(used: int, soft: int) -> bool:
+    """Returns whether an EMFILE can be of this process, and not of another one, or of inotify's limit for the user.
+
+    What failed may have needed many descriptors, and have closed them again: pools and loaders take dozens.
+    """
+    return soft - used < min(_MOST_NEEDED, soft // 8)
 
 
 def find_errno(error: BaseException) -> tuple[int | None, bool]:
     """Returns the errno behind an error, however wrapped: EMFILE, ENFILE and ENOMEM before any other. The second value
-    is False if only a text tells it, which may be from another process or machine."""
+    is whether the error came from a worker process."""
     links = walk(error)
+    is_remote = any(_is_remote(link.error) for link in links)
     numbers = [ENOMEM if isinstance(link.error, MemoryError) else link.errno for link in links if link.meant]
     numbers += [link.errno for link in links if not link.meant]
     for number in numbers:
         if number in _LATCHED:
-            return number, True
+            return number, is_remote
     cause = recognise(links)  # torch and TensorFlow put the text of an errno into errors of their own
     if cause is not None and cause.rule.errno in _LATCHED:
-        return cause.rule.errno, False
-    return next((number for number in numbers if number), None), True
+        return cause.rule.errno, is_remote
+    return next((number for number in numbers if number), None), is_remote
+
+
+def _is_remote(error: BaseException) -> bool:
+    """Returns whether multiprocessing, concurrent.futures or a DataLoader brought it from a worker process."""
+    return type(error).__name__.endswith("RemoteTraceback") or "DataLoader worker process" in _error_text(error)
 
 
 def _error_text(error: BaseException | str | None) -> str:

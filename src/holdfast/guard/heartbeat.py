@@ -11,10 +11,12 @@ All times are nanoseconds of CLOCK_MONOTONIC, which all processes of a machine s
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 import os
 import struct
 import time
+import weakref
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -23,7 +25,15 @@ from typing import Any
 from ..fd_owners.agent import make_private, socket_dirs
 from ..procfs.processes import Identity
 from ..procfs.procfs import REAL, ProcFS
-from .process_files import file_name, own_identity, read_owned, read_process_files, remove_stale
+from .process_files import (
+    file_name,
+    list_process_files,
+    open_process_file,
+    own_identity,
+    read_owned,
+    read_process_files,
+    remove_stale,
+)
 
 PAGE_BYTES = 4096
 _MAGIC = 0x3130_4245_4854_5248  # "HRTHEB01" as a number; the last two digits are the version
@@ -56,7 +66,7 @@ _NUMBERS = (
     "jobs_done",
     "jobs_failed",
     "jobs_active",
-    "job_started_ns",  # the oldest active job; 0 without one
+    "job_started_ns",  # of `job`, the active one that has made no step for longest; 0 without one
     "errno",  # of the last failure, unwrapped; 0 if it had none
     "drain_ns",
     "progress_timeout_ns",  # 0: none
@@ -72,6 +82,7 @@ _NUMBERS = (
     "jobs_started",
     "ok_calls",  # of ok() itself; a finished job advances ok_ns, too
     "begun_ns",  # the first ok(), fail(), step() or job: what came before was the start
+    "job_step_ns",  # of `job`: its last step, or its start, at the guard's last sample; 0 without one
 )
 AT = {name: at for at, name in enumerate(_NUMBERS)}
 _TEXTS = {"name": (512, 128), "job": (640, 256), "reason": (896, 512), "error": (1408, 512), "log": (1920, 128)}
@@ -102,6 +113,7 @@ class Heartbeat:
     ok_calls: int = 0
     begun_ns: int = 0
     job_started_ns: int = 0
+    job_step_ns: int = 0
     errno: int = 0
     drain_ns: int = 0
     progress_timeout_ns: int = 0
@@ -136,7 +148,7 @@ class HeartbeatPage:
         self.path: Path | None = None
         self.problem = ""  # why no other process can see the page, if so
         self._map = self._create()
-        self.numbers = memoryview(self._map).cast("Q")
+        self.numbers = self._map.cast("Q")
         self.numbers[_RING_AT:] = memoryview(bytes(RING * 8)).cast("Q")
         pid, ticks = own_identity() or (os.getpid(), 0)
         now = time.monotonic_ns()
@@ -144,7 +156,7 @@ class HeartbeatPage:
         self.set_text("name", name)
         self.set(magic=_MAGIC)  # last: from now on it is valid
 
-    def _create(self) -> mmap.mmap:
+    def _create(self) -> memoryview[int]:
         identity = own_identity()
         name = "" if identity is None else file_name(identity, _SUFFIX)
         reasons = [] if name else ["this process is not visible in /proc, so that no other process could find it"]
@@ -157,7 +169,7 @@ class HeartbeatPage:
                 self.path = folder / name
                 return made
         self.problem = "; ".join(reasons)
-        return mmap.mmap(-1, PAGE_BYTES)
+        return memoryview(bytearray(PAGE_BYTES))
 
     def set(self, **values: int) -> None:
         """Stores numbers by name."""
@@ -182,6 +194,17 @@ class HeartbeatPage:
         """Stores the descriptor count after a job; the last 256 are kept."""
         self.numbers[_RING_AT + number % RING] = (number & 0xFFFFFFFF) << 32 | min(fds, 0xFFFFFFFF)
 
+    def restore(self) -> None:
+        """Makes the page again if its file was removed, as old files in /tmp are on some machines. If that fails, the
+        next call tries again."""
+        if self.path is None or os.path.exists(self.path):
+            return
+        with contextlib.suppress(OSError):
+            made = _create_in(self.path.parent, self.path)
+            made[:] = bytes(self._map)
+            self._map = made
+            self.numbers = memoryview(made).cast("Q")
+
     def detach(self) -> None:
         """In a forked child: leaves the parent's page alone."""
         self.path = None
@@ -195,12 +218,12 @@ class HeartbeatPage:
         self.detach()
 
     def _replace_map(self) -> None:
-        # Anonymous memory needs no descriptor. Other threads may still hold the old view, which the collector unmaps.
-        self._map = mmap.mmap(-1, PAGE_BYTES)
-        self.numbers = memoryview(self._map).cast("Q")
+        # Other threads may still hold the old view, which the collector unmaps.
+        self._map = memoryview(bytearray(PAGE_BYTES))
+        self.numbers = self._map.cast("Q")
 
 
-def _create_in(folder: Path, path: Path) -> mmap.mmap:
+def _create_in(folder: Path, path: Path) -> memoryview[int]:
     make_private(folder)
     with contextlib.suppress(OSError):
         remove_stale_pages(folder)
@@ -209,12 +232,27 @@ def _create_in(folder: Path, path: Path) -> mmap.mmap:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         os.posix_fallocate(fd, 0, PAGE_BYTES)  # on a full disk a store would end the process with SIGBUS
-        return mmap.mmap(fd, PAGE_BYTES)
+        return _map(fd)
     except BaseException:
         os.unlink(path)
         raise
     finally:
         os.close(fd)
+
+
+def _map(fd: int) -> memoryview[int]:
+    """Maps the page. mmap.mmap would keep a copy of the descriptor (before Python 3.13) and close its number at the
+    end, even if the program has closed it long ago and a file of its own has the number."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    address = libc.mmap(None, PAGE_BYTES, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
+    if address is None or address == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    page = (ctypes.c_ubyte * PAGE_BYTES).from_address(address)
+    unmap = weakref.finalize(page, libc.munmap, ctypes.c_void_p(address), ctypes.c_size_t(PAGE_BYTES))
+    unmap.atexit = False  # threads may still store to it
+    return memoryview(page).cast("B")
 
 
 # ---- reading the page of another process
@@ -227,6 +265,46 @@ def read_heartbeat(pid: int, procfs: ProcFS = REAL) -> Heartbeat | None:
         if found is not None and found.identity == identity:
             return found
     return None
+
+
+class HeartbeatIndex:
+    """Tells which processes have a page, from one listing of the folders; make a new one for each round."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, frozenset[str]] = {}
+
+    def has(self, identity: Identity, uid: int | None) -> bool:
+        """Whether the process may have a page; True if its user is not known."""
+        if uid is None or identity.start_ticks is None:
+            return True
+        if uid not in self._names:
+            self._names[uid] = list_process_files(uid, _SUFFIX)
+        return file_name(identity, _SUFFIX) in self._names[uid]
+
+
+class OpenPage:
+    """The page of another process, kept open: it says how a Guard ended even after that has removed the page."""
+
+    def __init__(self) -> None:
+        self._pid = 0
+        self._fd = -1
+
+    def open(self, pid: int) -> None:
+        """Opens the page of this process, unless it is open and still its page."""
+        if self._fd >= 0 and self._pid == pid and os.fstat(self._fd).st_nlink:
+            return
+        fd = open_process_file(pid, _SUFFIX)
+        if fd is not None:
+            self.close()
+            self._pid, self._fd = pid, fd
+
+    def read(self) -> Heartbeat | None:
+        return parse_heartbeat(os.pread(self._fd, PAGE_BYTES, 0), jobs=False) if self._fd >= 0 else None
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def parse_heartbeat(data: bytes, *, jobs: bool = True) -> Heartbeat | None:

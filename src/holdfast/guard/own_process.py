@@ -8,14 +8,14 @@ import os
 import resource
 from collections import Counter
 
-from .._util.fds import Reserve
+from .._util.fds import OwnFd, Reserve
 from ..doctor.fd_profile import profile_of
 from ..doctor.model import FdProfile
 from ..procfs.descriptors import count, scan
 from ..procfs.limits import count_threads, memory_limit, number_after
 from ..procfs.peers import find_pipe_ends, name_sockets
-from ..procfs.processes import Process, descendants, parse_statm, read_parents
-from ..procfs.procfs import REAL, read_or_none, readlink_or_none
+from ..procfs.processes import Process, descendants, parse_statm, read_parents, read_process
+from ..procfs.procfs import REAL, read_or_none
 from ..procfs.snapshot import ProcessSnapshot
 
 # Listing /proc takes one, reading a file in it another. The third is for a thread that takes one first.
@@ -27,17 +27,26 @@ class OwnProcess:
 
     def __init__(self) -> None:
         self.pid = REAL.own_pid() or os.getpid()
-        self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        self._statm = _open_statm()
         try:
             self._reserve = Reserve(_KEPT)
         except BaseException:
-            os.close(self._statm)
+            self._statm.close()
             raise
         self._counts_in_stat = os.stat("/proc/self/fd").st_size > 0  # since Linux 6.2
 
     @property
     def fds_held(self) -> tuple[int, ...]:
-        return self._statm, *self._reserve.fds
+        return self._statm.number, *self._reserve.fds
+
+    @property
+    def read_only_fd(self) -> int:
+        """The number of a descriptor that nothing can be written to; -1 if there is none."""
+        if (fd := self._statm.number) < 0:  # the program closed all descriptors
+            with contextlib.suppress(OSError), self._reserve.spend():
+                self._statm = _open_statm()
+                fd = self._statm.number
+        return fd
 
     def count_fds(self) -> int:
         if self._counts_in_stat:
@@ -50,16 +59,17 @@ class OwnProcess:
         return self._counts_in_stat
 
     def rss_bytes(self) -> int:
-        found = None
         with contextlib.suppress(OSError):
-            found = parse_statm(os.pread(self._statm, 256, 0).decode("ascii", "replace"))
-        if found is None:  # the program closed all descriptors, as a daemon does
-            with self._reserve.spend():
-                found = parse_statm(read_or_none(REAL, "/proc/self/statm") or "")
-        return found or 0
+            return parse_statm(os.pread(self.read_only_fd, 256, 0).decode("ascii", "replace")) or 0
+        return 0
 
     def threads(self) -> int:
         return count_threads(REAL, self.pid) or 0
+
+    def age_s(self) -> float:
+        """Returns the time since the process was started; 0 if it cannot be read."""
+        seen = read_process(REAL, self.pid)
+        return (seen.uptime_s if seen is not None else None) or 0.0
 
     @staticmethod
     def fd_limits() -> tuple[int | None, int | None]:
@@ -116,7 +126,8 @@ class OwnProcess:
 
     def close(self) -> None:
         self._reserve.close()
-        fd, self._statm = self._statm, -1
-        # A file of the program may have its number now.
-        if fd >= 0 and (readlink_or_none(REAL, f"/proc/self/fd/{fd}") or "").endswith("/statm"):
-            os.close(fd)
+        self._statm.close()
+
+
+def _open_statm() -> OwnFd:
+    return OwnFd(os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC))

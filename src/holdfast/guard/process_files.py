@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from .._util.fds import open_regular
 from ..fd_owners.agent import socket_dirs
 from ..procfs.processes import Identity, read_stat
 from ..procfs.procfs import REAL, ProcFS, stat_or_none
@@ -50,20 +50,39 @@ def read_process_files(
             yield identity, data
 
 
+def list_process_files(uid: int, suffix: str) -> frozenset[str]:
+    """Returns the names of all such files of a user's processes: one call for many processes that have none."""
+    found: list[str] = []
+    for folder in page_dirs(uid):
+        with contextlib.suppress(OSError):
+            found += [name for name in os.listdir(folder) if name.endswith(suffix)]
+    return frozenset(found)
+
+
+def open_process_file(pid: int, suffix: str) -> int | None:
+    """Opens this file of a process, which can be read then even after it was removed; None if there is none."""
+    seen = read_stat(REAL, pid)
+    owner = stat_or_none(REAL, f"/proc/{pid}")
+    if seen is None or owner is None:
+        return None
+    for folder in page_dirs(owner.st_uid):
+        with contextlib.suppress(OSError):
+            return open_regular(folder / file_name(Identity(pid, seen.start_ticks), suffix), uid=owner.st_uid)
+    return None
+
+
 def read_owned(path: Path, uid: int, most_bytes: int) -> bytes | None:
     """Reads a regular file of this user; None if it is none, is larger, or cannot be read.
 
     Another user could put a file there for a process that is not theirs.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = open_regular(path, uid=uid)
     except OSError:
         return None
     try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != uid or found.st_size > most_bytes:
-            return None
-        return os.pread(fd, found.st_size, 0)
+        size = os.fstat(fd).st_size
+        return os.pread(fd, size, 0) if size <= most_bytes else None
     except OSError:
         return None
     finally:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
-import math
 import os
 import pwd
-import resource
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +26,7 @@ from ..doctor.verdict import is_exhausted
 from ..errors import InputError
 from ..fd_owners.agent import ask_owners, socket_paths
 from ..procfs.descriptors import count
+from ..procfs.limits import plan_limit, swap_nofile
 from ..procfs.processes import Process, is_same, read_process, read_stat, read_status
 from ..procfs.procfs import REAL, ProcFS, list_pids, number_or_none, read_or_none
 from .health import HealthFinding, classify_health
@@ -132,20 +132,6 @@ class LimitChange:
         return (self.soft, self.hard) != (self.old_soft, self.old_hard)
 
 
-def plan_limit(soft: float, hard: float, want: int | None, want_hard: int | None) -> tuple[float, float]:
-    """Returns the new limits: the soft one is raised to `want`, by default to the hard one, and neither is lowered."""
-    new_hard = max(hard, want_hard or 0)
-    return max(soft, min(new_hard if want is None else want, new_hard)), new_hard
-
-
-def _raw(value: float) -> int:
-    return resource.RLIM_INFINITY if value == math.inf else int(value)
-
-
-def _amount(raw: int) -> float:
-    return math.inf if raw == resource.RLIM_INFINITY else raw
-
-
 # ---- draining
 
 
@@ -205,7 +191,7 @@ class Rescue:
         """Raises the soft limit to `want`, by default to the hard limit; root may raise that one to `want_hard`."""
         self.fds = count(REAL, self.pid)
         try:
-            old_soft, old_hard = map(_amount, self._prlimit())
+            old_soft, old_hard = self._swap()
             soft, hard = plan_limit(old_soft, old_hard, want, want_hard)
             if want is not None and want > hard:
                 self.problems.append(
@@ -216,26 +202,21 @@ class Rescue:
                 return
             self._must_be_same()
             try:
-                self._prlimit(soft, hard)
+                self._swap((soft, hard))
             except PermissionError:
                 if hard == old_hard:
                     raise
                 self._problem(f"its hard limit was not raised to {hard:,.0f}: that needs root with CAP_SYS_RESOURCE")
                 soft, hard = plan_limit(old_soft, old_hard, want, None)
-                self._prlimit(soft, hard)
+                self._swap((soft, hard))
         except (OSError, ValueError) as error:
             self._limit_failed(error)
             return
         self.change = LimitChange(old_soft=old_soft, old_hard=old_hard, soft=soft, hard=hard)
 
-    def _prlimit(self, soft: float | None = None, hard: float = 0) -> tuple[int, int]:
+    def _swap(self, new: tuple[float, float] | None = None) -> tuple[float, float]:
         """Returns the limits, and sets them if given."""
-
-        def call() -> tuple[int, int]:
-            if soft is None:
-                return resource.prlimit(self.pid, resource.RLIMIT_NOFILE)
-            return resource.prlimit(self.pid, resource.RLIMIT_NOFILE, (_raw(soft), _raw(hard)))
-
+        call = functools.partial(swap_nofile, self.pid, new)
         try:
             return call()
         except PermissionError:
@@ -350,14 +331,15 @@ class Rescue:
         return [*self._keep_alive(), *self._restart(), *self._find_cause(), *self._prevent()]
 
     @property
-    def _was_exhausted(self) -> bool:
+    def was_exhausted(self) -> bool:
+        """Whether it had next to no free descriptor, with the limit as it was."""
         return is_exhausted(self.fds, self.change.old_soft)
 
     @property
     def _is_suspect(self) -> bool:
         """Whether it will run out again, or does no work."""
         bad = self.found is not None and SEVERITY[self.found.diagnosis.verdict] >= SEVERITY[Verdict.GROWING]
-        return bad or self._was_exhausted or (self.health is not None and self.health.health.is_bad)
+        return bad or self.was_exhausted or (self.health is not None and self.health.health.is_bad)
 
     def _keep_alive(self) -> Iterator[str]:
         seen = read_stat(REAL, self.pid)
@@ -413,9 +395,9 @@ class Rescue:
             return
         if change.old_soft <= _SELECT < (change.soft or 0):
             yield f"replace select() by poll or epoll: it fails for descriptors of {_SELECT:,} and above"
-        if self._was_exhausted and change.old_soft < (change.old_hard or 0):
+        if self.was_exhausted and change.old_soft < (change.old_hard or 0):
             yield "call hold.raise_nofile() when the program starts: the raised limit ends with this process"
-        elif self._was_exhausted:
+        elif self.was_exhausted:
             yield "raise the hard limit where it is started (LimitNOFILE= of systemd, --ulimit nofile= of docker)"
         if self.page is None:
             yield "give it a hold.Guard, which drains and restarts it before it runs out (docs/guard.md)"

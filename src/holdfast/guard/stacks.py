@@ -6,17 +6,18 @@ signal is sent to a process that has not armed it.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from .._util.fds import open_regular
 from .._util.text import one_line
 from ..procfs.processes import read_stat
 from ..procfs.procfs import REAL, read_or_none, readlink_or_none, stat_or_none
@@ -135,23 +136,24 @@ class _Log:
     def __init__(self, page: Heartbeat) -> None:
         self.problem = ""
         self.path = page.log or readlink_or_none(REAL, f"/proc/{page.pid}/fd/2") or ""  # a copy of stderr
-        owner = stat_or_none(REAL, f"/proc/{page.pid}")
+        self._owner = stat_or_none(REAL, f"/proc/{page.pid}")
         try:
-            fd = self._open()
-            try:
-                seen = os.fstat(fd)
-            finally:
-                os.close(fd)
+            os.close(self._open())
         except OSError as error:
+            if error.errno in (errno.EINVAL, errno.EPERM):
+                self.problem = f"which are in {self.path}: that is not a plain file of its user"
+                return
             where = f"{page.log}, which cannot be read: {error.strerror}" if page.log else f"its stderr ({self.path})"
             self.problem = f"which are in {where}"
-            return
-        # A page can name any file; root must not print another user's.
-        if not stat.S_ISREG(seen.st_mode) or owner is None or seen.st_uid not in (owner.st_uid, os.geteuid()):
-            self.problem = f"which are in {self.path}: that is not a plain file of its user"
 
     def _open(self) -> int:
-        return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        # Checked each time, because the process can replace its file.
+        fd = open_regular(self.path)
+        # A page can name any file; root must not print another user's.
+        if self._owner is None or os.fstat(fd).st_uid not in (self._owner.st_uid, os.geteuid()):
+            os.close(fd)
+            raise PermissionError(errno.EPERM, "it belongs to another user")
+        return fd
 
     def size(self) -> int:
         found = None if self.problem else stat_or_none(REAL, self.path)

@@ -118,6 +118,8 @@ def test_a_plain_amount_is_a_hard_cap(what: CappedResource, value: Any, cap: hol
         (FDS, -1, "fds=: expected hard= above zero"),
         (RSS, "lots", "rss=: expected hard= as a number"),
         (RSS, [], "rss=: expected hard= above zero"),
+        (RSS, 24, "expected a size with its unit, such as 24GiB, got 24, which is 24 bytes"),
+        (RSS, hold.Cap(soft="512"), "expected a size with its unit, such as 512GiB, got 512"),
     ],
 )
 def test_what_does_not_fit_the_resource(what: CappedResource, value: Any, said: str) -> None:

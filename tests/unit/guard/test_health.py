@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.guard.health import Health, HealthFinding, HealthLimits, classify_health
+from holdfast.guard.health import (
+    OUTAGE_FAILS,
+    OUTAGE_S,
+    Health,
+    HealthFinding,
+    HealthLimits,
+    OutageWatch,
+    classify_health,
+)
 from holdfast.guard.heartbeat import GuardState, Heartbeat
 
 NOW_S = 10_000.0
@@ -40,7 +48,7 @@ def classify(one: Heartbeat, process_state: str = "S", **limits: Any) -> HealthF
         (
             page(ok_s=601, ok_calls=1),
             Health.DARK,
-            "it is dark: it runs, but nothing succeeded for 10 min",
+            "it is dark: it runs, but nothing has succeeded for 10 min",
         ),
         (
             page(
@@ -52,15 +60,16 @@ def classify(one: Heartbeat, process_state: str = "S", **limits: Any) -> HealthF
                 errno=24,
             ),
             Health.DARK,
-            "it is dark: it runs, but nothing succeeded for 10 min (EMFILE: OSError: [Errno 24] Too many open files)",
+            "it is dark: it runs, but nothing has succeeded for 10 min (3 failures, last: EMFILE: "
+            "OSError: [Errno 24] Too many open files)",
         ),
+        # failures in a row alone are an outage, which a restart does not end
+        (page(ok_s=30, ok_calls=1, fails=20, fails_in_row=20, fail_s=0), Health.OK, "it works, last success 30 s ago"),
         (
-            page(ok_s=30, ok_calls=1, fails=20, fails_in_row=20, fail_s=0, error="Timeout"),
-            Health.DARK,
-            "it is dark: it runs, but 20 failures in a row (Timeout)",
+            page(ok_s=600, ok_calls=1, fails=9999, fails_in_row=9999, fail_s=0),
+            Health.OK,
+            "it works, last success 10 min ago",
         ),
-        (page(ok_s=30, ok_calls=1, fails=99, fails_in_row=19, fail_s=0), Health.OK, "it works, last success 30 s ago"),
-        (page(ok_s=29, ok_calls=1, fails=99, fails_in_row=99, fail_s=0), Health.OK, "it works, last success 29 s ago"),
         # hung: a job or the loop does not go on
         (
             page(jobs_active=1, job="7", job_started_s=601, ok_s=700, ok_calls=5),
@@ -79,10 +88,29 @@ def classify(one: Heartbeat, process_state: str = "S", **limits: Any) -> HealthF
         (
             page(step_s=1, ok_s=601, ok_calls=1, fails=1, fail_s=1),
             Health.DARK,
-            "it is dark: it runs, but nothing succeeded for 10 min",
+            "it is dark: it runs, but nothing has succeeded for 10 min",
         ),
         # a worker that runs jobs only, and has none just now, is idle
         (page(ok_s=9000, jobs_done=5), Health.OK, "5 jobs done, last success 2 h 30 min ago"),
+        # also if one has failed, before its last success or after it
+        (page(ok_s=700, jobs_done=5, fails=1, fail_s=800), Health.OK, "5 jobs done, last success 12 min ago"),
+        (
+            page(ok_s=9000, jobs_done=5, fails=1, fails_in_row=1, fail_s=601),
+            Health.OK,
+            "5 jobs done, last success 2 h 30 min ago",
+        ),
+        (
+            page(ok_s=601, jobs_done=5, fails=9, fails_in_row=2, fail_s=599, error="x"),
+            Health.DARK,
+            "it is dark: it runs, but nothing has succeeded for 10 min (2 failures, last: x)",
+        ),
+        # the steps of other jobs do not count for the one that makes none
+        (
+            page(jobs_active=2, job="7", job_started_s=601, job_step_s=601, step_s=0),
+            Health.HUNG,
+            "it is hung: job 7 made no step for 10 min",
+        ),
+        (page(jobs_active=2, job="7", job_started_s=9000, job_step_s=599, step_s=0), Health.OK, "it works"),
         # a long start before the first failure is not a time without success
         (page(started_s=9000, begun_s=1, fails=1, fails_in_row=1, fail_s=1), Health.OK, "it works"),
         # draining comes before what it would otherwise be called
@@ -140,19 +168,14 @@ def test_limits_of_the_reader_come_before_those_of_the_guard() -> None:
     assert classify(late, progress_s=99).health is Health.DARK
     assert classify(page(ok_s=700, ok_calls=1), progress_s=800).health is Health.OK
     assert classify(page(alive_s=3), alive_s=2).health is Health.FROZEN
-    failing = page(ok_s=5, ok_calls=1, fails=3, fails_in_row=3, fail_s=0)
-    assert classify(failing, fails=3, fails_s=5).health is Health.DARK
-    assert classify(failing, fails=3, fails_s=6).health is Health.OK
-    assert classify(failing, fails=3, progress_s=5).health is Health.DARK  # 30 s would be longer than its timeout
     assert classify_health(late, int(NOW_S * 1e9)).health is Health.OK  # without limits
 
 
 def test_without_a_timeout_nothing_is_overdue() -> None:
-    for one in (page(ok_s=9000, ok_calls=1), page(step_s=9000), page(jobs_active=1, job_started_s=9000)):
+    failing = page(ok_s=9000, ok_calls=1, fails=900, fails_in_row=900, fail_s=0)
+    for one in (page(ok_s=9000, ok_calls=1), page(step_s=9000), page(jobs_active=1, job_started_s=9000), failing):
         endless = Heartbeat(**{name: getattr(one, name) for name in one.__slots__} | {"progress_timeout_ns": 0})
         assert classify(endless).health is Health.OK
-    failing = page(ok_s=31, ok_calls=1, fails=20, fails_in_row=20, fail_s=0)
-    assert classify(failing).health is Health.DARK
 
 
 def test_clocks_from_the_future_are_now() -> None:
@@ -165,14 +188,14 @@ def test_clocks_from_the_future_are_now() -> None:
 
 @pytest.mark.parametrize("number", [0, errno.EMFILE, 99_999, (1 << 64) - 1])
 def test_any_errno_of_a_page_is_shown(number: int) -> None:
-    found = classify(page(ok_s=601, ok_calls=1, errno=number, fails=1))
+    found = classify(page(ok_s=601, ok_calls=1, errno=number, fails=1, fails_in_row=1))
     assert found.health is Health.DARK
-    assert found.sentence.endswith("10 min (EMFILE)" if number == errno.EMFILE else "10 min")
+    assert found.sentence.endswith("(1 failure, last: EMFILE)" if number == errno.EMFILE else "(1 failure)")
 
 
 def test_a_name_that_the_message_has_already_is_not_repeated() -> None:
-    found = classify(page(ok_s=601, ok_calls=1, fails=1, errno=errno.EMFILE, error="EMFILE: no descriptor"))
-    assert found.sentence.endswith("(EMFILE: no descriptor)")
+    found = classify(page(ok_s=601, ok_calls=1, fails=1, fails_in_row=1, errno=errno.EMFILE, error="EMFILE: no"))
+    assert found.sentence.endswith("(1 failure, last: EMFILE: no)")
 
 
 def test_which_states_need_action() -> None:
@@ -190,3 +213,23 @@ def test_a_page_full_of_wild_numbers_is_classified() -> None:
     )
     for now in (0, int(NOW_S * 1e9), 1 << 63):
         assert classify_health(wild, now).health in Health
+
+
+def test_an_outage_is_told_when_it_begins_and_when_it_ends() -> None:
+    watch = OutageWatch()
+
+    def told(row: int, before: int = 3, **clocks: float) -> str:
+        one = page(fails_in_row=row, fails=before + row, fail_s=0.0, error="ConnectionError: refused", **clocks)
+        return watch.check(one, int(NOW_S * 1e9))
+
+    assert told(OUTAGE_FAILS - 1, ok_s=500.0) == ""
+    assert told(9999, ok_s=OUTAGE_S - 1) == ""
+    assert told(0, ok_s=0.0) == ""
+    assert told(OUTAGE_FAILS, ok_s=240.0) == (
+        "nothing has succeeded for 4 min (20 failures, last: ConnectionError: refused): an outage would look like "
+        "this, and a restart does not end one, so it goes on trying; it drains if nothing succeeds for 10 min"
+    )
+    assert told(200, ok_s=240.0) == ""  # once
+    assert told(2, before=803, ok_s=0.0) == "succeeds again after 800 failures in 4 min"
+    assert told(0, before=805, ok_s=0.0) == ""
+    assert told(OUTAGE_FAILS, begun_s=30.0)  # the next one, of a worker that had no success yet

@@ -14,8 +14,9 @@ import pytest
 
 from holdfast.cli.rescue import as_dict, exit_code
 from holdfast.errors import InputError
-from holdfast.guard.rescue import Rescue, check_target, plan_limit
+from holdfast.guard.rescue import Rescue, check_target
 from holdfast.guard.signals import send_handled_signal
+from holdfast.procfs.limits import plan_limit
 from holdfast.procfs.processes import Identity, read_stat
 from holdfast.procfs.procfs import REAL
 from unit.procfs.fake_proc import FakeProc

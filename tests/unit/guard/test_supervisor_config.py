@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.guard.caps import RSS, Cap
+from holdfast.guard.caps import RSS, SOFT_SAMPLES, Cap
 from holdfast.guard.signals import handles_signal
-from holdfast.guard.supervisor.config import NAMES, make_options, read_config
-from holdfast.guard.supervisor.outside_caps import ProcessUse, TreeUse, cap_parser, find_breach
+from holdfast.guard.supervisor.config import NAMES, make_options, read_config, watched_words
+from holdfast.guard.supervisor.outside_caps import CapWatches, ProcessUse, TreeUse, cap_parser, find_breach
 from holdfast.guard.supervisor.policy import RestartMode, RestartReason
 from holdfast.guard.supervisor.process_tree import identities, read_tree, signal_process
 from holdfast.guard.supervisor.progress import ProgressWatch
@@ -108,13 +108,35 @@ def test_values_that_are_refused(values: dict[str, Any]) -> None:
     ],
 )
 def test_breaches(reason: RestartReason, cap: Cap, which: str, sentence: str) -> None:
-    found = find_breach({reason: cap}, USE)
+    watches: CapWatches = {}
+    found = find_breach({reason: cap}, USE, watches)
+    if which == "soft":  # for a while it may be
+        assert [find_breach({reason: cap}, USE, watches) for _ in range(SOFT_SAMPLES - 2)] == [None] * (
+            SOFT_SAMPLES - 2
+        )
+        assert found is None
+        found = find_breach({reason: cap}, USE, watches)
     if not which:
         assert found is None
         return
     assert found is not None
     assert (found.reason, found.is_hard) == (reason, which == "hard")
     assert found.sentence.startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("values", "words", "not_words"),
+    [
+        ({}, ("stays at 95% of its limit", "progress is only known with a hold.Guard"), ("its fds",)),
+        ({"fds": "off"}, ("ends or is stopped", "hold.Guard"), ("descriptors", "its fds")),
+        ({"fds": "0.5", "rss": "1GiB"}, ("its fds, its rss", "hold.Guard"), ("descriptors",)),
+        ({"progress-file": "beat"}, ("descriptors", "its progress (beat)"), ("Guard",)),
+    ],
+)
+def test_what_is_watched_is_said(values: dict[str, Any], words: tuple[str, ...], not_words: tuple[str, ...]) -> None:
+    text = watched_words(make_options({"command": ["true"], **values}))
+    assert all(word in text for word in words)
+    assert not any(word in text for word in not_words)
 
 
 def test_a_size_has_no_fraction() -> None:

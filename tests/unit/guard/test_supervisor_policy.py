@@ -49,20 +49,37 @@ def test_it_gives_up_at_the_fifth_failure_within_ten_minutes() -> None:
     made = policy()
     assert [made.after_failure(now_s, 1.0) for now_s in (0, 100, 200, 300)] == [1, 2, 4, 8]
     assert made.after_failure(599, 1.0) is None
-    assert made.recent_failures == 5
+    assert made.failed_starts == 5
 
 
 def test_a_cap_that_several_workers_exceed_at_their_start_is_too_low() -> None:
     policy = RestartPolicy(RestartRules())
-    assert [policy.is_cap_too_low(age_s) for age_s in (3, 3, 3, 9, 600, 3, 3, 3)] == [
+    assert [policy.is_cap_too_low(age_s) for age_s in (3, 31, 3, 59, 600, 3, 3, 3)] == [
         *(False, False, True, True),
         *(False, False, False, True),
     ]
 
 
-def test_failures_that_are_further_apart_go_on_for_ever() -> None:
+def test_only_failures_at_the_start_are_given_up() -> None:
+    far_apart, after_work, before_success = policy(), policy(), policy()
+    assert None not in [far_apart.after_failure(now_s, 1.0) for now_s in range(0, 100_000, 151)]
+    assert [after_work.after_failure(now_s, 11.0) for now_s in range(9)] == [2**n for n in range(9)]
+    waits = [before_success.after_failure(now_s, 60.0, at_start=True) for now_s in range(5)]
+    assert waits == [1, 2, 4, 8, None]
+
+
+def test_a_lack_of_success_waits_longer_each_time_and_is_never_given_up() -> None:
     made = policy()
-    assert None not in [made.after_failure(now_s, 150.0) for now_s in range(0, 100_000, 151)]
+    assert [made.after_no_success(had_success=at == 0) for at in range(1_000)] == [
+        min(2.0**at, 300) for at in range(1_000)
+    ]
+    assert (made.unsuccessful, made.failed_starts) == (1_000, 0)
+    assert made.after_no_success(had_success=True) == 1
+
+
+def test_a_machine_that_is_short_of_processes_is_tried_for_ever() -> None:
+    made = policy()
+    assert [made.after_shortage() for _ in range(12)] == [min(2.0**at, 300) for at in range(12)]
 
 
 def test_ten_minutes_of_uptime_begin_the_waits_anew() -> None:
@@ -75,7 +92,7 @@ def test_a_recycle_is_no_failure_and_does_not_wait() -> None:
     made = policy()
     assert made.after_failure(0, 1.0) == 1
     assert {made.after_recycle(3600.0) for _ in range(1_000)} == {0.0}
-    assert made.recent_failures == 1
+    assert made.failed_starts == 1
 
 
 def test_many_quick_recycles_get_a_pause_each() -> None:
@@ -115,7 +132,11 @@ def test_a_stopped_process_writes_no_stacks() -> None:
     assert steps_of(plan) == [(EndStep.TERM, 10), (EndStep.KILL, math.inf)]
 
 
-@pytest.mark.parametrize("reason", [RestartReason.HUNG, RestartReason.DARK, RestartReason.PROGRESS])
+def test_a_worker_without_success_gets_the_time_of_its_guard_to_drain() -> None:
+    assert (EndStep.DRAIN, 900) in steps_of(plan_bad_health(RestartReason.DARK, "", GUARDED))
+
+
+@pytest.mark.parametrize("reason", [RestartReason.HUNG, RestartReason.PROGRESS])
 def test_a_worker_that_does_not_work_gets_seconds_to_drain(reason: RestartReason) -> None:
     assert (EndStep.DRAIN, 3.0) in steps_of(plan_bad_health(reason, "", GUARDED))
     assert EndStep.DRAIN not in dict(steps_of(plan_bad_health(reason, "", PLAIN)))
@@ -141,7 +162,7 @@ def test_a_stop_asks_first() -> None:
 
 
 def test_steps_come_when_they_are_due_and_the_kill_is_repeated() -> None:
-    escalation = Escalation(plan_bad_health(RestartReason.DARK, "", GUARDED), 0.0)
+    escalation = Escalation(plan_bad_health(RestartReason.HUNG, "", GUARDED), 0.0)
     taken = []
     for tenth in range(200):
         step = escalation.next_step(tenth / 10)

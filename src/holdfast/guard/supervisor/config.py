@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from errno import EACCES, ENOENT, ENOEXEC
 from typing import Any
 from urllib.parse import urlsplit
 
 from ..._util.text import names_there, parse_seconds
 from ...errors import cannot_open
-from ..caps import Cap
+from ..caps import FDS, Cap
+from .near_limit import NEAR
 from .outside_caps import RESOURCES, cap_parser
 from .policy import RestartMode, RestartReason, RestartRules
 
 MOST_COPIES = 1000
 _TABLE = "supervise"
 _DEFAULT_PROGRESS_S = 600.0
+_OFF = "off"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +33,7 @@ class SuperviseOptions:
     copies: int = 1
     name: str = ""
     caps: Mapping[RestartReason, Cap] = field(default_factory=dict)
+    watches_limit: bool = True  # without a cap on descriptors
     progress_file: str | None = None
     progress_http: str | None = None
     progress_s: float | None = None
@@ -84,6 +89,9 @@ def make_options(values: Mapping[str, Any]) -> SuperviseOptions:
         raise ValueError("expected a command to run: holdfast supervise -- COMMAND …")
     if parsed.get("progress-file") and parsed.get("progress-http"):
         raise ValueError("expected --progress-file or --progress-http, got both")
+    if parsed.get(FDS.name) == _OFF:
+        del parsed[FDS.name]
+        parsed["watches-limit"] = False
     caps = {reason: parsed.pop(reason.value) for reason in RESOURCES if reason.value in parsed}
     rules = {
         field_name: parsed.pop(name)
@@ -99,7 +107,46 @@ def make_options(values: Mapping[str, Any]) -> SuperviseOptions:
     return SuperviseOptions(caps=caps, rules=RestartRules(**rules), **fields)
 
 
+def watched_words(options: SuperviseOptions) -> str:
+    """Says in one line what is watched, and what is not."""
+    watched = ["whether the program ends or is stopped"]
+    if RestartReason.FDS not in options.caps and options.watches_limit:
+        watched.append(f"descriptors (it is replaced if it stays at {NEAR:.0%} of its limit)")
+    watched += [f"its {reason}" for reason in options.caps]
+    probed = options.progress_file or options.progress_http
+    if probed:
+        return f"watches {', '.join([*watched, f'its progress ({probed})'])}"
+    return (
+        f"watches {', '.join(watched)}; whether it makes progress is only known with a hold.Guard in it, "
+        "--progress-file or --progress-http"
+    )
+
+
+def name_of(command: tuple[str, ...]) -> str:
+    """Returns the name of the program, or of the script or module that Python runs."""
+    program, *rest = [os.path.basename(word) for word in command]
+    script = next((word for word in rest if not word.startswith("-")), program)
+    is_python = program.startswith("python") and "-c" not in rest
+    return script.removesuffix(".py") if is_python else program
+
+
+def run_hint(command: tuple[str, ...], number: int) -> str:
+    """Returns what to write instead, for the usual slips."""
+    program = command[0]
+    if number == ENOEXEC:
+        return " (does the script begin with #! ?)"
+    if number == ENOENT and len(command) == 1 and " " in program:
+        return f" (without the quotes: holdfast supervise -- {program})"
+    if number in (ENOENT, EACCES) and program.endswith(".py") and os.path.isfile(program):
+        return f" (a script needs its interpreter: holdfast supervise -- python {shlex.join(command)})"
+    return ""
+
+
 # ---- values
+
+
+def _fds(value: object) -> Cap | str:
+    return _OFF if value == _OFF else cap_parser(FDS)(value)
 
 
 def _command(value: object) -> tuple[str, ...]:
@@ -161,6 +208,7 @@ NAMES: dict[str, Callable[[object], Any]] = {
     "copies": _number(1, MOST_COPIES),
     "name": _text,
     **{reason.value: cap_parser(what) for reason, what in RESOURCES.items()},
+    FDS.name: _fds,
     "progress-file": _text,
     "progress-http": _url,
     "progress-timeout": _seconds,

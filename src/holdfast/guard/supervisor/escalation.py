@@ -55,7 +55,9 @@ def plan_bad_health(reason: RestartReason, sentence: str, times: StepTimes) -> E
     steps = []
     if reason is not RestartReason.STOPPED:
         steps.append((EndStep.STACKS, times.stacks_s))
-    if times.drain_s is not None and reason in (RestartReason.HUNG, RestartReason.DARK, RestartReason.PROGRESS):
+    if times.drain_s is not None and reason is RestartReason.DARK:
+        steps.append((EndStep.DRAIN, times.drain_s))  # its threads may wait for answers
+    elif times.drain_s is not None and reason in (RestartReason.HUNG, RestartReason.PROGRESS):
         steps.append((EndStep.DRAIN, min(SOON_S, times.drain_s)))
     steps += [(EndStep.TERM, times.stop_s), (EndStep.KILL, math.inf)]
     return EscalationPlan(reason=reason, sentence=sentence, steps=tuple(steps), is_planned=False)

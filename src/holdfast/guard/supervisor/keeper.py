@@ -1,12 +1,13 @@
-"""The keeper: a small process between the supervisor and each worker, so that no process of a worker is left behind.
+"""The keeper, or reaper: a small process between the supervisor and each worker, so that no process of it is left.
 
     supervisor ── keeper ── worker ── its children
                     └────── processes whose parent has ended, such as daemons
 
 The keeper adopts every process of the worker whose parent ends (PR_SET_CHILD_SUBREAPER), also one that has a session
 of its own. When the worker has ended, it ends all others: SIGTERM, a short time, SIGKILL, until the kernel says that
-there is none. When the supervisor has ended, even by SIGKILL, it ends the worker first. When the keeper itself is
-killed, the kernel kills the worker, and the supervisor adopts and kills the others.
+there is none. When the supervisor has ended, even by SIGKILL, it first ends the worker as the supervisor would: a Guard
+finishes its job. When the keeper itself is killed, the kernel kills the worker, and the supervisor adopts and kills the
+others.
 
 It is forked from the supervisor, which has one thread, and runs no other program. It reports over a socket: the
 worker's pid with a pidfd, then the worker's exact status.
@@ -31,7 +32,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
 from ..._util.process import die_with_forker
+from .escalation import EndStep, Escalation, EscalationPlan, StepTimes, plan_stop
 from .process_tree import identities, kill_tree, read_tree, signal_all
+from .worker_watch import ask_guards, drain_time_s, read_pages
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -39,7 +42,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _NAME = b"holdfast-keeper"
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _MESSAGE_BYTES = 4096
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.5
+_PAUSE_S = 0.01
 
 _STARTED, _NOT_RUN, _ENDED = b"S", b"N", b"E"
 
@@ -59,6 +62,7 @@ class WorkerLaunch:
     nofile: tuple[int, int]
     stop_s: float
     grace_s: float
+    drain_s: float | None = None  # None: as the worker's Guard says
 
 
 # ---- in the supervisor
@@ -149,6 +153,9 @@ def fork_with(work: Callable[[], None], keep: int) -> int:
         return pid
     status = 1
     try:
+        # The end of its parent wakes a stopped child, which then finds that it has another parent. It comes first: a
+        # child that is stopped before would stay for ever if its parent is killed meanwhile.
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
         gc.disable()
         signal.set_wakeup_fd(-1)
         _close_private(keep)
@@ -188,15 +195,13 @@ class _Keeping:
         self._supervisor = supervisor
         self._worker = 0
         self._must_stop = False
-        self._kill_at = math.inf
-        self._asked = False  # whether SIGTERM was sent to the processes that are to end
+        self._escalation: Escalation | None = None  # of the worker, or of what it left
         self._wake_r, self._wake_w = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def run(self) -> None:
         os.setsid()
         adopt_orphans()
         _LIBC.prctl(_PR_SET_NAME, _NAME, 0, 0, 0)
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         if os.getppid() != self._supervisor:
             return
         self._handle_signals()
@@ -207,11 +212,11 @@ class _Keeping:
                 _end_all()
 
     def _handle_signals(self) -> None:
-        """SIGTERM, from the kernel when the supervisor ends or from anybody, ends the worker. All others that could
-        end the keeper are ignored: they are not meant for it."""
+        """SIGTERM, and SIGCONT from the kernel when the supervisor has ended, end the worker. All others that could end
+        the keeper are ignored: they are not meant for it."""
 
-        def stop(*_: object) -> None:
-            self._must_stop = True
+        def stop(number: int, *_: object) -> None:
+            self._must_stop |= number == signal.SIGTERM or os.getppid() != self._supervisor
 
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS}:
             with contextlib.suppress(OSError, ValueError):
@@ -219,6 +224,7 @@ class _Keeping:
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGCONT, stop)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def _start(self) -> bool:
@@ -256,17 +262,9 @@ class _Keeping:
         poll = select.poll()
         poll.register(self._wake_r, select.POLLIN)
         poll.register(self._channel, select.POLLIN)
-        pause_s = _FIRST_PAUSE_S
-        while True:
-            if not self._reap():
-                return
-            now_s = time.monotonic()
-            if self._must_stop or not self._worker:
-                self._end_rest(now_s)
-            if now_s >= self._kill_at:
-                timeout_s, pause_s = pause_s, min(pause_s * 2, _LONGEST_PAUSE_S)
-            else:
-                timeout_s = self._kill_at - now_s
+        while self._reap():
+            due_s = self._end_rest(time.monotonic()) if self._must_stop or not self._worker else math.inf
+            timeout_s = max(0.0, due_s - time.monotonic())
             for fd, _ in poll.poll(None if timeout_s == math.inf else math.ceil(timeout_s * 1000)):
                 if fd == self._wake_r:
                     with contextlib.suppress(OSError):
@@ -286,18 +284,33 @@ class _Keeping:
                 return True
             if pid == self._worker:
                 self._worker = 0
-                self._asked, self._kill_at = False, math.inf  # its children get SIGTERM, and their own time
+                self._escalation = None  # its children get SIGTERM, and their own time
                 self._report(_ENDED, status)
 
-    def _end_rest(self, now_s: float) -> None:
-        if not self._asked:
-            self._asked = True
-            self._kill_at = now_s + (self._launch.stop_s if self._worker else self._launch.grace_s)
-            rest = identities(read_tree(os.getpid()))
-            signal_all(rest, signal.SIGTERM)
-            signal_all(rest, signal.SIGCONT)  # a stopped process gets SIGTERM only then
-        elif now_s >= self._kill_at:
-            kill_tree(os.getpid())
+    def _end_rest(self, now_s: float) -> float:
+        """Takes the steps that are due, and returns when the next one is."""
+        if self._escalation is None:
+            self._escalation = Escalation(self._plan(), now_s)
+        match self._escalation.next_step(now_s):
+            case EndStep.ASK:
+                if not ask_guards(read_pages(read_tree(os.getpid()))):
+                    os.kill(self._worker, signal.SIGTERM)  # it is not reaped yet, so its pid is still its own
+                    os.kill(self._worker, signal.SIGCONT)
+            case EndStep.TERM:
+                rest = identities(read_tree(os.getpid()))
+                signal_all(rest, signal.SIGTERM)
+                signal_all(rest, signal.SIGCONT)  # a stopped process gets SIGTERM only then
+            case EndStep.KILL:
+                kill_tree(os.getpid())
+        return self._escalation.due_s
+
+    def _plan(self) -> EscalationPlan:
+        if not self._worker:
+            steps = ((EndStep.TERM, self._launch.grace_s), (EndStep.KILL, math.inf))
+            return EscalationPlan(reason=None, sentence="its worker has ended", steps=steps, is_planned=True)
+        pages = read_pages(read_tree(os.getpid()))
+        times = StepTimes(stop_s=self._launch.stop_s, drain_s=drain_time_s(pages, self._launch.drain_s))
+        return plan_stop("the supervisor has ended", times)
 
 
 def _end_all() -> None:
@@ -309,7 +322,7 @@ def _end_all() -> None:
         except ChildProcessError:
             return
         kill_tree(os.getpid())
-        time.sleep(_FIRST_PAUSE_S)
+        time.sleep(_PAUSE_S)
 
 
 def _exec(launch: WorkerLaunch, error_w: int, keeper: int) -> NoReturn:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..caps import CHILDREN, FDS, RSS, THREADS, Amount, Cap, CappedResource, parse_amount
+from ..caps import CHILDREN, FDS, RSS, THREADS, Amount, Cap, CappedResource, CapWatch, parse_amount
 from .policy import RestartReason
 
 RESOURCES = {
@@ -23,6 +23,7 @@ RESOURCES = {
     RestartReason.CHILDREN: CHILDREN,
 }
 Caps = Mapping[RestartReason, Cap]
+CapWatches = dict[tuple[RestartReason, int], CapWatch]  # by the process that is watched
 _SHAPE = "expected SOFT, SOFT:HARD or :HARD"
 
 
@@ -84,17 +85,21 @@ class Breach(NamedTuple):
     sentence: str
 
 
-def find_breach(caps: Caps, use: TreeUse) -> Breach | None:
-    """Returns the worst breach, a hard one first; None if all caps are kept."""
-    found = [breach for reason, cap in caps.items() for breach in _breaches(reason, cap, use)]
+def find_breach(caps: Caps, use: TreeUse, watches: CapWatches) -> Breach | None:
+    """Returns the worst breach, a hard one first; None if all caps are kept. `watches` is what earlier looks have seen:
+    a soft cap may be exceeded for a while."""
+    here = {process.pid for process in use.processes}
+    for key in [key for key in watches if key[1] not in here]:
+        del watches[key]
+    found = [breach for reason, cap in caps.items() for breach in _breaches(reason, cap, use, watches)]
     return min(found, key=lambda breach: not breach.is_hard, default=None)
 
 
-def _breaches(reason: RestartReason, cap: Cap, use: TreeUse) -> Iterator[Breach]:
+def _breaches(reason: RestartReason, cap: Cap, use: TreeUse, watches: CapWatches) -> Iterator[Breach]:
     what = RESOURCES[reason]
     for pid, used, limit in _uses(reason, use):
         resolved = what.resolve(cap, limit)
-        which = resolved.exceeded(used)
+        which = watches.setdefault((reason, pid), CapWatch()).check(used, resolved)
         if which:
             sentence = what.sentence(used, resolved, which)
             whose = f"process {pid}: " if pid != use.processes[0].pid else ""

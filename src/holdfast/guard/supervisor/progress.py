@@ -70,6 +70,7 @@ class ProgressWatch:
         self._mark = ""
         self._seen_s = now_s
         self._problem = ""
+        self.has_changed = False  # since the worker has started
         self.every_s = min(max(limit_s / 10, 0.1), _MOST_EVERY_S)
         self.probe_s = min(limit_s, _MOST_PROBE_S)
         self.next_s = now_s
@@ -82,6 +83,7 @@ class ProgressWatch:
             return
         self._problem = ""
         if self._is_page or output != self._mark:
+            self.has_changed |= self._is_page or bool(self._mark)
             self._mark, self._seen_s = output, now_s
 
     def overdue(self, now_s: float) -> str:

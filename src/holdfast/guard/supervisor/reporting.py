@@ -124,18 +124,27 @@ class SupervisorReport:
         if not self._was_ready and running == len(self._copies):
             self._was_ready = True
             systemd.ready()
-        systemd.status(f"{running} of {counted(len(self._copies), 'worker')} running; {self.restart_words()}")
+        given_up = "".join(
+            f"; gave up on {self.name_of(copy)}: {copy.sentence}"
+            for copy in self._copies
+            if copy.state is CopyState.FAILED
+        )
+        status = f"{running} of {counted(len(self._copies), 'worker')} running; {self.restart_words()}{given_up}"
+        systemd.status(status[:_MOST_EVENT])
         if is_stopping and now_s - self._extended_s > _EXTEND_EVERY_S:
             self._extended_s = now_s
             systemd.still_stopping(_EXTEND_BY_S)
-        if systemd.watchdog_s is not None and now_s >= self._watchdog_s and all(map(_is_healthy, self._copies)):
+        if systemd.watchdog_s is not None and now_s >= self._watchdog_s and _some_work(self._copies):
             self._watchdog_s = now_s + systemd.watchdog_s
             systemd.watchdog()
 
 
-def _is_healthy(copy: SupervisedCopy) -> bool:
-    """Whether systemd may be told that this copy works; never while it is down, or was found not to work."""
-    if copy.state is CopyState.DONE:
-        return True
-    is_bad = copy.escalation is not None and not copy.escalation.plan.is_planned
-    return copy.is_running and not is_bad
+def _some_work(copies: Sequence[SupervisedCopy]) -> bool:
+    """Whether systemd may be told that the service works: it would end all workers otherwise, also those that do.
+
+    A worker that waits for its next start is as it should be, and one that was given up is in the status.
+    """
+    left = [copy for copy in copies if not copy.is_over]
+    return not left or any(
+        not copy.is_running or copy.escalation is None or copy.escalation.plan.is_planned for copy in left
+    )

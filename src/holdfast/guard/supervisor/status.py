@@ -108,6 +108,7 @@ class StatusFile:
         """Replaces the file; OSError: no space or no descriptor is left."""
         if self.path is None:
             return
+        make_private(self.path.parent)  # again: old files and folders in /tmp are removed on some machines
         data = json.dumps({"version": _VERSION, **asdict(status)}, ensure_ascii=True).encode()
         new = self.path.with_name(f".{self.path.name}")
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -17,7 +17,7 @@ from .keeper import Keeper, WorkerEnded, WorkerNotRun, WorkerStarted
 from .policy import RestartPolicy, RestartReason
 from .process_tree import kill_tree, read_tree, signal_all, signal_process
 from .status import CopyState, CopyStatus
-from .worker_watch import WorkerWatch, guards_that_catch
+from .worker_watch import WorkerWatch, ask_guards, guards_that_catch
 
 
 class SupervisedCopy:
@@ -87,6 +87,8 @@ class SupervisedCopy:
                     self.status = status
                     self.ended_s = now_s
                     self.worker = None
+                    if self.watch is not None:
+                        self.watch.ended()
             found.append(message)
         return found
 
@@ -98,6 +100,8 @@ class SupervisedCopy:
         if self._worker_fd >= 0:
             os.close(self._worker_fd)
             self._worker_fd = -1
+        if self.watch is not None:
+            self.watch.close()
         self.worker = None
 
     def status_row(self) -> CopyStatus:
@@ -148,7 +152,7 @@ class SupervisedCopy:
         """Sends SIGTERM to the guarded processes, or to the worker itself. Returns to whom."""
         watch = self.watch
         if watch is not None and watch.guarded:
-            asked = signal_all(guards_that_catch(watch.guarded, signal.SIGTERM), signal.SIGTERM)
+            asked = ask_guards(watch.guarded)
             if asked:
                 return f"{asked} with a Guard" if asked > 1 else "its Guard"
         self.send(signal.SIGTERM)

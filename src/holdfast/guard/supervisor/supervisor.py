@@ -12,12 +12,13 @@ import math
 import os
 import resource
 import select
-import shlex
 import signal
 import time
 from collections import deque
 from collections.abc import Iterator
-from errno import EACCES, ENOENT, ENOEXEC
+from dataclasses import replace
+from errno import EAGAIN, EMFILE, ENFILE, ENOMEM, ETXTBSY
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -27,11 +28,12 @@ from ..._util.text import counted, one_line
 from ...errors import InputError
 from ...procfs.processes import Identity, Stat, read_stat
 from ...procfs.procfs import REAL, read_or_none
-from .config import SuperviseOptions
+from .config import SuperviseOptions, name_of, run_hint, watched_words
 from .escalation import EndStep, plan_bad_health, plan_recycle, plan_stop
 from .helper_run import HelperRuns
 from .keeper import WorkerEnded, WorkerLaunch, WorkerNotRun, WorkerStarted, adopt_orphans, start_keeper
 from .log_lines import LogLines
+from .near_limit import write_use
 from .policy import RestartReason
 from .process_tree import kill_tree, own_children, signal_process
 from .progress import file_probe, http_probe
@@ -45,16 +47,18 @@ from .worker_watch import WorkerFinding, WorkerWatch, pss_of
 FINE, GAVE_UP = 0, 1
 _RESERVE = 6
 _BASE_DESCRIPTORS = 24  # of Python, the log, systemd's socket, the wake-up pipe, the reserve
-_DESCRIPTORS_PER_COPY = 6
+_DESCRIPTORS_PER_COPY = 8
 _LOOK_SHARE = 50  # a look that took a millisecond is followed by 50 without one
 _LATE_S = 5.0
 _SETTLED_S = 1.0  # a rolling restart goes on when the new worker has run that long
 _PSS_S = 5.0
+_USE_S = 60.0
 _MOST_COMMAND = 200
 _PID_1 = 1
 _ORPHANS_S = 0.05
 
 _MARK = "HOLDFAST_SUPERVISOR"  # tells the processes of this supervisor's workers from others
+_SHORTAGES = frozenset({EAGAIN, ENOMEM, EMFILE, ENFILE, ETXTBSY})  # a start that failed by these may work later
 _ROUTINE = (signal.SIGCONT, signal.SIGWINCH)
 _FORWARDED = (signal.SIGQUIT, signal.SIGCONT, signal.SIGWINCH, signal.SIGPWR, signal.SIGALRM)
 
@@ -97,7 +101,7 @@ class Supervisor:
         adopt_orphans()
         self._strangers = set(own_children())  # of the program that became this one by exec
         self._environment = dict(os.environ)
-        name = self._options.name or _name_of(self._options.command)
+        name = self._options.name or name_of(self._options.command)
         self._report = SupervisorReport(name, self._options, self._copies, self._log, self._environment)
         self._environment |= {_MARK: self._report.mark, "HOLDFAST_COPIES": str(len(self._copies))}
         self._restarter = WorkerRestarter(self._options, self._report)
@@ -126,6 +130,7 @@ class Supervisor:
     def _run(self) -> int:
         command = one_line(" ".join(self._options.command))[:_MOST_COMMAND]
         self._report.say("begin", f"runs {counted(len(self._copies), 'worker')}: {command}", pid=os.getpid())
+        self._report.say("watches", watched_words(self._options), keep=False)
         while not self._is_over():
             self._wait()
             with self._spending():
@@ -221,11 +226,12 @@ class Supervisor:
             nofile=self._nofile,
             stop_s=self._options.stop_s,
             grace_s=min(GRACE_S, self._options.stop_s),
+            drain_s=self._options.drain_s,
         )
         try:
             keeper = start_keeper(launch)
         except OSError as error:
-            self._restarter.not_started(copy, error.strerror or str(error), now_s)
+            self._restarter.not_started(copy, error.errno or EAGAIN, now_s)
             return
         copy.started(keeper, now_s)
         if copy.restart_reason is not None:
@@ -243,7 +249,7 @@ class Supervisor:
                         self._ender.take(copy, copy.escalation.step)  # it was asked to end before it was there
                 case WorkerNotRun(number):
                     why = os.strerror(number)
-                    hint = _run_hint(self._options.command, number)
+                    hint = run_hint(self._options.command, number)
                     copy.sentence = f"cannot run {self._options.command[0]}: {why}{hint}"
                 case WorkerEnded(status):
                     copy.set_state(CopyState.STOPPING, describe_exit(os.waitstatus_to_exitcode(status)))
@@ -269,6 +275,9 @@ class Supervisor:
             return  # the keeper was killed: its processes are the supervisor's now, and end first
         copy.closed()
         self._report.changed = True
+        if copy.run_errno in _SHORTAGES and self._stop_code is None:
+            self._restarter.not_started(copy, copy.run_errno, now_s)
+            return
         if copy.run_errno and not self._ever_ran and self._stop_code is None:
             self._refused = InputError(copy.sentence)
             self._stop_all(FINE, copy.sentence, now_s)
@@ -306,11 +315,16 @@ class Supervisor:
             self._probe(watch, now_s)
         if watch.wants_pss:
             self._read_pss(watch, now_s)
+        if watch.limits.wants_use:
+            self._read_use(watch)
+        if watch.note:
+            self._report.say("health", f"{self._report.name_of(copy)}: {watch.note}", copy, level="warning")
+            watch.note = ""
         if found is not None:
             self._found(copy, found, now_s)
 
     def _found(self, copy: SupervisedCopy, found: WorkerFinding, now_s: float) -> None:
-        times = copy.times
+        times = replace(copy.times, stop_s=max(copy.times.stop_s, found.ask_s))
         if copy.escalation is None:
             make = plan_bad_health if found.is_bad else plan_recycle
             self._ender.escalate(copy, make(found.reason, found.sentence, times), now_s)
@@ -343,6 +357,12 @@ class Supervisor:
         watch.wants_pss = False
         if not self._helpers.start(work, _PSS_S, done):
             watch.learned_pss(None, now_s)
+
+    def _read_use(self, watch: WorkerWatch) -> None:
+        pid, watch.limits.wants_use = watch.limits.wants_use, 0
+        done = partial(watch.limits.learned_use, pid)
+        if not self._helpers.start(partial(write_use, pid), _USE_S, done):
+            done("")
 
     # ---- processes of a keeper that was killed
 
@@ -498,26 +518,6 @@ class Supervisor:
             for _ in range(_RESERVE):
                 stack.enter_context(self._reserve.spend())
             yield
-
-
-def _name_of(command: tuple[str, ...]) -> str:
-    """Returns the name of the program, or of the script or module that Python runs."""
-    program, *rest = [os.path.basename(word) for word in command]
-    script = next((word for word in rest if not word.startswith("-")), program)
-    is_python = program.startswith("python") and "-c" not in rest
-    return script.removesuffix(".py") if is_python else program
-
-
-def _run_hint(command: tuple[str, ...], number: int) -> str:
-    """Returns what to write instead, for the usual slips."""
-    program = command[0]
-    if number == ENOEXEC:
-        return " (does the script begin with #! ?)"
-    if number == ENOENT and len(command) == 1 and " " in program:
-        return f" (without the quotes: holdfast supervise -- {program})"
-    if number in (ENOENT, EACCES) and program.endswith(".py") and os.path.isfile(program):
-        return f" (a script needs its interpreter: holdfast supervise -- python {shlex.join(command)})"
-    return ""
 
 
 def _has_terminal() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,16 +15,15 @@ from ...procfs.processes import Identity
 from ...procfs.procfs import REAL, read_or_none, readlink_or_none
 from ..caps import FDS, RSS, parse_amount
 from ..health import Health, HealthLimits, classify_health
-from ..heartbeat import GuardState, Heartbeat, read_heartbeat
+from ..heartbeat import GuardState, Heartbeat, OpenPage, read_heartbeat
 from ..signals import handles_signal
 from .config import SuperviseOptions
-from .escalation import SOON_S
-from .outside_caps import ProcessUse, TreeUse, find_breach
+from .near_limit import LimitWatch
+from .outside_caps import CapWatches, ProcessUse, TreeUse, find_breach
 from .policy import RestartReason
-from .process_tree import Tree, read_tree
+from .process_tree import Tree, read_tree, signal_all
 from .progress import ProgressWatch
 
-_SOFT_LOOKS = 3  # a count above a soft cap for one moment is work in progress
 _BAD_LOOKS = 2
 _NEW_PAGE_LOOKS = 5  # processes without a page are asked for one in every fifth look
 _FRESH_S = 10.0
@@ -43,6 +43,7 @@ class WorkerFinding(NamedTuple):
     sentence: str
     is_bad: bool
     looks: int = _BAD_LOOKS  # in how many looks in a row it must be found
+    ask_s: float = 0.0  # what a worker without a Guard gets to end, if longer than --stop-timeout
 
 
 class WorkerWatch:
@@ -56,6 +57,9 @@ class WorkerWatch:
         self.pages: dict[int, Heartbeat] = {}
         self.sentence = ""  # of its health
         self.is_draining = False
+        self.has_guard = False
+        self.had_success = False  # as its guard, or the probe of its progress, has seen
+        self.drained_without_success = False
         self.drain_reason = ""  # why it drained by its own decision, as its guard said last
         self.asked_code = 0  # the exit code by which its guard asks for a restart
         self.wants_pss = False
@@ -64,6 +68,10 @@ class WorkerWatch:
         self._suspect: tuple[RestartReason, int] | None = None
         self._stopped_since_s: dict[int, float] = {}
         self._ignored_until_s = 0.0
+        self._last_page = OpenPage()
+        self.limits = LimitWatch()
+        self._cap_watches: CapWatches = {}
+        self.note = ""  # what is to be reported, and is no reason to end the worker
         self.progress = self._make_progress(copy, now_s)
 
     def _make_progress(self, copy: int, now_s: float) -> ProgressWatch | None:
@@ -82,15 +90,12 @@ class WorkerWatch:
     @property
     def guarded(self) -> list[Heartbeat]:
         """The heartbeats of the processes with an active Guard."""
-        return [page for page in self.pages.values() if page.state is not GuardState.ENDED]
+        return _active(self.pages.values())
 
     @property
     def drain_s(self) -> float | None:
         """How long a drain may take; None: there is no Guard."""
-        if not self.guarded:
-            return None
-        own = max(page.drain_timeout_ns for page in self.guarded) / 1e9 or _DEFAULT_DRAIN_S
-        return self._options.drain_s or own
+        return drain_time_s(self.guarded, self._options.drain_s)
 
     def python_process(self) -> int | None:
         """Returns the first process that runs Python; None if there is none."""
@@ -131,6 +136,7 @@ class WorkerWatch:
         progress_s = max([self._options.progress_s or 0.0, *(page.progress_timeout_ns / 1e9 for page in self.guarded)])
         self._ignored_until_s = now_s + min(gap_s, max(self._options.frozen_s, progress_s))
         self._stopped_since_s.clear()
+        self.limits.restart_clock()
         if self.progress is not None:
             self.progress.restart_clock(now_s)
 
@@ -144,10 +150,29 @@ class WorkerWatch:
     def _read_pages(self, pids: Iterable[int]) -> None:
         self.pages = {pid: page for pid in pids if (page := read_heartbeat(pid)) is not None}
         self.is_draining = False
-        for page in self.guarded:
-            if page.state is GuardState.DRAINING:
-                self.is_draining = True
-                self.drain_reason, self.asked_code = page.reason, page.exit_code
+        guarded = self.guarded
+        if guarded:
+            self._last_page.open(guarded[0].pid)
+        for page in guarded:
+            self._learn(page)
+            self.is_draining |= page.state is GuardState.DRAINING
+
+    def _learn(self, page: Heartbeat) -> None:
+        self.has_guard = True
+        self.had_success |= page.ok_ns > 0
+        if page.drain_ns:
+            self.drain_reason, self.asked_code = page.reason, page.exit_code
+            self.drained_without_success = was_dark_at_drain(page)
+
+    def ended(self) -> None:
+        """Reads how its Guard has ended. The process is gone, and its page may be removed."""
+        page = self._last_page.read()
+        if page is not None:
+            self._learn(page)
+        self.close()
+
+    def close(self) -> None:
+        self._last_page.close()
 
     def _health(self, now_s: float) -> WorkerFinding | None:
         worst: WorkerFinding | None = None
@@ -171,9 +196,11 @@ class WorkerWatch:
         now_ns = time.monotonic_ns()
         found = classify_health(page, now_ns, limits, state)
         if found.health is Health.DRAINING:
-            # A drain waits for the current job; one that makes no step will not end. Without a job it ends soon.
+            # A drain waits for the current job; one that makes no step will not end. Without a job, threads may still
+            # wait for an answer: they get the time that its Guard gives them.
             anyway = classify_health(replace(page, state=GuardState.RUNNING), now_ns, limits, state)
-            if anyway.health is Health.HUNG or (anyway.health is Health.DARK and found.since_s > SOON_S):
+            given_s = self.drain_s or 0.0
+            if anyway.health is Health.HUNG or (anyway.health is Health.DARK and found.since_s > given_s):
                 found = anyway
         self.sentence = self._whose(page.pid) + found.sentence
         if not found.health.is_bad:
@@ -187,6 +214,10 @@ class WorkerWatch:
 
     def _caps(self, now_s: float) -> WorkerFinding | None:
         caps = self._options.caps
+        if RestartReason.FDS not in caps and self._options.watches_limit:
+            near = self._near_limit(now_s)
+            if near is not None:
+                return near
         if not caps or not self.tree:
             return None
         with_fds = RestartReason.FDS in caps
@@ -197,10 +228,20 @@ class WorkerWatch:
             ),
             memory_bytes=self._memory(now_s),
         )
-        found = find_breach(caps, use)
+        found = find_breach(caps, use, self._cap_watches)
+        return None if found is None else WorkerFinding(found.reason, found.sentence, found.is_hard, looks=1)
+
+    def _near_limit(self, now_s: float) -> WorkerFinding | None:
+        """Looks at the processes without a Guard, which has caps of its own."""
+        found = self.limits.look((pid for pid in self.tree if pid not in self.pages), now_s)
         if found is None:
             return None
-        return WorkerFinding(found.reason, found.sentence, found.is_hard, 1 if found.is_hard else _SOFT_LOOKS)
+        sentence = self._whose(found.pid) + found.sentence
+        if found.must_end:
+            ask_s = self._options.drain_s or _DEFAULT_DRAIN_S
+            return WorkerFinding(RestartReason.FDS, sentence, is_bad=False, looks=1, ask_s=ask_s)
+        self.note = sentence
+        return None
 
     def _fd_limit(self, pid: int) -> int | None:
         cap = self._options.caps.get(RestartReason.FDS)
@@ -229,7 +270,38 @@ class WorkerWatch:
 
     def _progress_finding(self, now_s: float) -> WorkerFinding | None:
         sentence = "" if self.progress is None else self.progress.overdue(now_s)
+        self.had_success |= self.progress is not None and self.progress.has_changed
         return WorkerFinding(RestartReason.PROGRESS, sentence, is_bad=True, looks=1) if sentence else None
+
+
+def was_dark_at_drain(page: Heartbeat) -> bool:
+    """Returns whether a Guard began to drain at a time when nothing had succeeded for too long."""
+    then = replace(page, state=GuardState.RUNNING)
+    return classify_health(then, page.drain_ns).health is Health.DARK
+
+
+def _active(pages: Iterable[Heartbeat]) -> list[Heartbeat]:
+    return [page for page in pages if page.state is not GuardState.ENDED]
+
+
+def read_pages(pids: Iterable[int]) -> list[Heartbeat]:
+    """Returns the heartbeats of those processes that have an active Guard."""
+    return _active(page for pid in pids if (page := read_heartbeat(pid)) is not None)
+
+
+def drain_time_s(pages: list[Heartbeat], given_s: float | None) -> float | None:
+    """Returns how long a drain may take: `given_s`, or the longest time of the Guards; None: there is no Guard."""
+    if not pages:
+        return None
+    return given_s or max(page.drain_timeout_ns for page in pages) / 1e9 or _DEFAULT_DRAIN_S
+
+
+def ask_guards(pages: list[Heartbeat]) -> int:
+    """Asks the guarded processes to finish their job and end, also those that are stopped. Returns how many."""
+    asked = guards_that_catch(pages, signal.SIGTERM)
+    sent = signal_all(asked, signal.SIGTERM)
+    signal_all(asked, signal.SIGCONT)
+    return sent
 
 
 def guards_that_catch(pages: list[Heartbeat], number: int) -> list[Identity]:
