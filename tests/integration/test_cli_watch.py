@@ -144,6 +144,19 @@ def test_killed_watch_loses_nothing_and_goes_on(tmp_path: Path) -> None:
             assert watch.stop(signal.SIGTERM) == 0
 
 
+def test_damaged_database_is_moved_aside_and_said_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "watch.db"
+    path.write_text("garbage")
+    with leaker() as victim:
+        done = holdfast("watch", str(victim.pid), "--db", path, "--for", "0.3s", "--every", "0.1s")
+    assert done.returncode == 0, done
+    [moved] = tmp_path.glob("watch.db.damaged-*")
+    said = f"holdfast: {path}: the database is damaged: it is not SQLite: it is {moved} now, and a new one begins\n"
+    assert done.stderr == said
+    assert moved.read_text() == "garbage"
+    assert load_state(path)["targets"]
+
+
 def test_full_disk_is_said_and_the_page_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "watch.db"
     with leaker() as victim, running(victim.pid, "--db", path, "--every", "0.1", "--http", ":0") as watch:
@@ -207,6 +220,33 @@ def test_copies_of_a_real_supervisor_are_followed_over_their_recycling(tmp_path:
                 assert target["restarts"]["recycle"] >= 2
                 wait_until(lambda: b'holdfast_worker_health{target="ami",health="ok"} 1' in get(url, "/metrics")[1])
                 assert watch.stop() == 0
+        finally:
+            supervisor.terminate()
+            assert supervisor.stderr
+            supervisor.stderr.read()
+
+
+def test_worker_that_its_supervisor_restarts_again_and_again(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    (tmp_path / "worker.py").write_text("import sys\nsys.exit(3)\n")
+    command = [*COMMAND, "supervise", "--", "timeout", "1000", sys.executable, str(tmp_path / "worker.py")]
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment(), text=True, **pipes) as supervisor:
+        try:
+            assert supervisor.stderr
+            assert any("has started" in line for line in supervisor.stderr)
+            options = ["--every", "0.1", "--http", ":0", "--notify", f"cat >> {notes}; echo >> {notes}"]
+            with running(supervisor.pid, *options) as watch:
+                url = watch.url()
+                said = watch.event("loop")["text"]
+                assert said.startswith("it is in a restart loop: 3 unplanned restarts within 10 min (3 exit)")
+                status, body = get(url, "/healthz")
+                assert (status, json.loads(body)["reasons"]) == (503, [f"worker.py: {said}"])
+                assert b'holdfast_restart_loop{target="worker.py"} 1' in get(url, "/metrics")[1]
+                assert state(url)["sentence"].startswith(f"worker.py: {said}")
+                assert watch.stop() == 0
+            told = [json.loads(line) for line in notes.read_text().splitlines()]
+            assert [(one["kind"], one["restart_loop"]) for one in told] == [("loop", said)]
         finally:
             supervisor.terminate()
             assert supervisor.stderr

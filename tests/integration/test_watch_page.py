@@ -117,6 +117,27 @@ def test_a_leak_is_seen_at_once(browser: Browser, server: StateServer) -> None:
         check_ranges(page)
 
 
+def test_what_died_of_exhaustion_or_is_in_a_restart_loop_is_first_and_never_green(
+    browser: Browser, server: StateServer
+) -> None:
+    with looking_at(browser, server, samples.dying()) as page:
+        assert page.texts("#headline .verdict") == ["EXHAUSTED, ended"]
+        assert page.texts("#headline p")[0].startswith(
+            "trainer has ended out of descriptors; loader: it is in a restart"
+        )
+        assert page.texts("#tabs .name") == ["trainer", "loader", "worker", "api", "batch"]
+        assert page.texts("#tabs .verdict") == ["EXHAUSTED, ended", "RESTART LOOP", "LEAK", "OK", "ENDED"]
+        tones = "[...document.querySelectorAll('#tabs button')].map((one) => one.dataset.tone)"
+        assert page.evaluate(tones) == ["bad", "bad", "bad", "good", "none"]
+        page.evaluate("document.querySelectorAll('#tabs button')[1].click()")
+        assert page.texts("#about .sentence")[0].startswith("It is in a restart loop: 4 unplanned restarts")
+        assert page.texts("#why .advice li")[0].startswith("Read why it ends")
+        renew(page, server, samples.document(samples.dying()["targets"][3], now=samples.NOW + 5))
+        assert page.texts("#headline .verdict") == ["RESTART LOOP"]
+        renew(page, server, samples.document(samples.dying()["targets"][1], now=samples.NOW + 10))
+        assert page.texts("#headline .verdict") == ["ENDED"]
+
+
 def check_sorting(page: Page) -> None:
     head = "#tree-table th:nth-child(3)"
     page.click(f"{head} button")

@@ -3,11 +3,14 @@
 Samples processes with all their descendants, says when one begins to leak
 descriptors and when it runs out, and follows it over restarts. It prints a line
 for every change: a verdict, a process that ended or was replaced, a worker
-whose Guard reports that it hangs or that nothing succeeds any more.
+whose Guard reports that it hangs or that nothing succeeds any more. A verdict
+rises at once, and falls when it was lower for 5 minutes.
 
 PID is a process id. --name selects every process whose command line or name
-contains that text, also those that start later: watch waits for them. A
-`holdfast supervise` is watched as one target for each of its copies.
+contains that text, also those that start later: watch waits for them. It means
+the program, not what starts it (timeout, sudo, bash -c), and no process that
+ends within 3 s. A `holdfast supervise` is watched as one target for each of its
+copies.
 
 Examples:
 
@@ -18,8 +21,8 @@ Examples:
 --http serves the live page at /, and also
   /metrics      for Prometheus
   /healthz      200, or 503 if a target is out of descriptors or will be
-                within --unhealthy-eta, has ended, is frozen, hung or dark
-                (?target=NAME asks about one)
+                within --unhealthy-eta, has ended, is restarted again and
+                again, frozen, hung or dark (?target=NAME asks about one)
   /readyz       200, or 503 also while a worker starts or drains
   /api/state, /api/targets, /api/events   JSON
 It needs pip install 'holdfast[ui]'. An address without a host is on 127.0.0.1;
@@ -30,12 +33,16 @@ opens the page once with ?token=TOKEN.
 --db keeps the samples in a SQLite file, at most 2 MB for each target: every 5 s
 for an hour, one a minute for 2 days, one per quarter of an hour for 30 days. A
 watch that is started again goes on with it, also after it was killed, and
-`holdfast report FILE` makes a page of it. Without --db they are in memory.
+`holdfast report FILE` makes a page of it. Without --db they are in memory. A
+damaged file is renamed to FILE.damaged-TIME, and a new one begins.
 
---notify runs a command of the shell for each change of a verdict or of a
-worker's health, and each end of a process, with JSON on its stdin and
-HOLDFAST_EVENT, _TARGET, _TEXT, _VERDICT, _HEALTH, _PID, _FDS, _LIMIT and _ETA_S
-in its environment; --webhook posts the same JSON.
+--notify runs a command of the shell for what a person should know, with JSON on
+its stdin and HOLDFAST_EVENT, _TARGET, _TEXT, _ADVICE, _VERDICT, _HEALTH, _PID,
+_FDS, _LIMIT and _ETA_S in its environment; --webhook posts the same JSON. There
+is one message for each state that a target enters: GROWING, LEAK, EXHAUSTED, a
+bad health, a restart loop (within 10 minutes 3 unplanned restarts, or 10 of any
+kind), its end, and one when it has been well for 15 minutes. A worker that
+drains and is replaced is no message.
 
 --write-integrations DIR writes alert rules for Prometheus and a dashboard for
 Grafana into a folder.
@@ -48,7 +55,7 @@ With --json, each line is a document:
    "pid": 41231, "alive": true, "verdict": "LEAK", "fds": 812, "limit": 1024,
    "eta_s": [7800, 8400]}]}
 
-  kind   start, end, restart, verdict, health, drain or limit
+  kind   start, end, restart, loop, verdict, health, drain or limit
 
 It ends after --for, with Ctrl-C, or when all PIDs have ended (with --http it
 goes on and says so).
@@ -102,8 +109,8 @@ _MOST_EVERY_S = 900.0
     "--every", "every_s", metavar="TIME", callback=seconds_of, default="5s", help="Between samples.  [default: 5s]"
 )
 @click.option("--for", "for_s", metavar="TIME", callback=seconds_of, help="End after that long: 10m, 24h.")
-@click.option("--notify", metavar="CMD", help="Run this for every change.")
-@click.option("--webhook", metavar="URL", help="Post every change as JSON.")
+@click.option("--notify", metavar="CMD", help="Run this for what a person should know.")
+@click.option("--webhook", metavar="URL", help="Post the same as JSON.")
 @click.option(
     "--unhealthy-eta",
     "eta_s",
@@ -235,7 +242,11 @@ class Rounds:
     def _announce(self, events: list[EventState]) -> None:
         for event in events:
             _say(self._screen, dict(event), _line(event))
-            self._notifier.tell(event, self._collector.target_facts(event["target"]))
+        for message in self._collector.messages:
+            self._notifier.tell(message, self._collector.target_facts(message["target"]))
+        notices = self._collector.store.notices
+        while notices:
+            _complain(notices.pop(0))
         problems = self._collector.all_problems
         for problem in problems:
             if problem not in self._problems:
@@ -271,7 +282,7 @@ def _summary(document: StateDocument) -> dict[str, Any]:
 
 
 def _exit_code(document: StateDocument) -> int:
-    bad = any(one["verdict"] in ("GROWING", "LEAK", "EXHAUSTED") for one in document["targets"])
+    bad = any(one["verdict"] in ("GROWING", "LEAK", "EXHAUSTED") or one["restart_loop"] for one in document["targets"])
     return FOUND if bad else FINE
 
 

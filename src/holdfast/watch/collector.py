@@ -20,15 +20,29 @@ from ..doctor.model import JobSample, Verdict
 from ..doctor.sampler import EVERY_S, Watch
 from ..fd_owners.agent import ask_owners
 from ..guard.health import classify_health
-from ..guard.heartbeat import Heartbeat, read_heartbeat
+from ..guard.heartbeat import Heartbeat, HeartbeatIndex, read_heartbeat
 from ..procfs.limits import finite
 from ..procfs.processes import Identity, read_stat, sample_kinds
 from ..procfs.procfs import REAL, ProcFS
+from ..procfs.snapshot import AllProcesses, read_all_processes
+from .alerts import SUCCESSOR_S, VerdictHold, condition_of
+from .database import StoredTarget
 from .documents import public_facts, with_history
 from .finder import RoundLog, Selection, TargetFinder, tiers_of
 from .state import MOST_EVENTS, EventState, GuardFacts, StateDocument, TargetState, state_document
-from .store import MOST_TARGETS, Batch, Store, StoredTarget
-from .target import Target, facts_of, guard_facts, last_words, point_of
+from .store import MOST_TARGETS, Batch, Store
+from .target import (
+    Target,
+    alert_facts,
+    died_of_exhaustion,
+    ended_facts,
+    facts_of,
+    first_profile_facts,
+    guard_facts,
+    is_guard_reserve,
+    last_words,
+    point_of,
+)
 from .tree import clip
 
 _KINDS_EVERY_S = 60.0
@@ -84,8 +98,10 @@ class WatchCollector:
             selection, store, self._watch, self._log, every_s=every_s, procfs=procfs, clock=clock, cost_clock=cost_clock
         )
         self._asking: threading.Thread | None = None
-        stored = store.fact("since")
-        self.since = self._log.wall if stored is None else float(stored)
+        self._living = 1
+        self._others: AllProcesses | None = None  # of this round, as the next
+        self._pages = HeartbeatIndex()
+        self.since = self._finder.since
         for name, value in (("since", self.since), ("every_s", every_s), ("host", self.host)):
             self._log.batch.set_fact(name, value)
         self.published = Published(number=0, now=self._log.wall)
@@ -96,9 +112,11 @@ class WatchCollector:
         """Samples everything once and writes it. Returns the new events."""
         began = self._clock()
         self._log.now, self._log.wall = began, self._wall()
-        self._log.events = []
+        self._log.events, self._log.messages = [], []
+        self._others, self._pages = None, HeartbeatIndex()
         self._finder.discover()
         roots = tuple(one.root.pid for one in self._finder.targets if one.alive)
+        self._living = max(1, len(roots))
         if roots != self._watch.roots:
             self._watch.roots = roots
             self._watch.find_soon()
@@ -106,6 +124,8 @@ class WatchCollector:
         for target in self._finder.targets:
             if target.alive:
                 self._update(target)
+            if target.current:
+                self._announce(target)
         self._forget_ended()
         for event in self._log.events:
             self._log.batch.add_event(event)
@@ -131,6 +151,11 @@ class WatchCollector:
 
     def _is_past(self, one: Target) -> bool:
         return one.key.source.startswith("name:") and self._log.wall - one.ended > _SHOW_ENDED_S
+
+    @property
+    def messages(self) -> list[EventState]:
+        """What of the last round is worth a message to a person; `round` returns everything that happened."""
+        return self._log.messages
 
     @property
     def all_problems(self) -> list[str]:
@@ -164,33 +189,39 @@ class WatchCollector:
             self._end(target)
             return
         assert target.tree is not None
+        target.seen = self._log.wall
         self._read_guard(target)
         page = target.page
         jobs = [] if page is None else [JobSample(job=job, fds=fds) for job, fds in page.jobs]
         cap = None if page is None else page.fd_soft_cap or page.fd_hard_cap or None
-        judged = target.tree.refresh(jobs, cap, None if page is None else page.identity)
+        guarded = None if page is None else page.identity
+        judged = target.tree.refresh(jobs, cap, guarded, self._read_others, self._living)
         self._follow_subject(target)
         self._add_sample(target)
         self._add_kinds(target)
         if judged:
             self._judge(target)
         self._note_limit(target)
-        target.facts = self._facts(target)
+        self._renew_facts(target, judged)
         if self._log.now >= target.written_at_s + _FACTS_EVERY_S or any(
             one["target"] == target.label for one in self._log.events
         ):
             self._write_facts(target)
 
+    def _read_others(self) -> AllProcesses:
+        if self._others is None:
+            self._others = read_all_processes(self._procfs)
+        return self._others
+
     def _end(self, target: Target) -> None:
         target.alive = False
         target.ended = self._log.wall
+        if died_of_exhaustion(target):
+            target.verdict = Verdict.EXHAUSTED
         if not self._finder.is_followed(target):
             self._log.tell(target.label, "end", f"pid {target.root.pid} ended{last_words(target)}")
         target.facts = target.facts or self._facts(target)
-        target.facts = target.facts | {
-            "alive": False,
-            "sentence": f"it has ended{last_words(target)}; this is its last state",
-        }
+        target.facts = target.facts | ended_facts(target)
         self._write_facts(target)
 
     def _forget_ended(self) -> None:
@@ -206,6 +237,9 @@ class WatchCollector:
             target.tree.about = about = target.root
         if about == target.about:
             return
+        before = self._watch.alive.get(target.about.pid) if target.about is not None else None
+        if before is None or before.identity != target.about:
+            target.hold = VerdictHold()  # a verdict ends with its process
         target.process += 1
         if about != target.root:
             series = self._watch.series.get(about)
@@ -254,8 +288,8 @@ class WatchCollector:
         subject = target.tree.subject
         if subject is None:
             return
-        before, verdict = target.verdict, subject.diagnosis.verdict
-        target.verdict = verdict
+        before = target.verdict
+        target.verdict = verdict = target.hold.step(self._log.now, subject.diagnosis.verdict)
         is_first = not target.is_judged
         target.is_judged = True
         if verdict != before and not {before, verdict} <= CALM:
@@ -266,6 +300,38 @@ class WatchCollector:
             target.held_by = []
         elif self._log.now >= target.held_at_s + _HOLDERS_EVERY_S and subject.suspects:
             self._ask_holders(target, subject.identity, subject.suspects)
+
+    def _announce(self, target: Target) -> None:
+        """Notices a restart loop, and decides whether there is news for a person."""
+        before = target.window.sentence
+        if target.window.step(self._log.now, target.restarts) and not before:
+            self._log.tell(target.label, "loop", target.window.sentence)
+        found = condition_of(
+            loop=target.window.sentence,
+            is_alive=target.alive,
+            is_gone=self._is_gone(target),
+            verdict=target.verdict,
+            health=None if target.guard is None else target.guard["health"],
+            text=target.facts.get("sentence", ""),
+        )
+        message = target.announcer.step(self._log.wall, found)
+        if message is not None:
+            self._log.messages.append(
+                EventState(t=self._log.wall, target=target.label, kind=message.kind, text=clip(one_line(message.text)))
+            )
+        is_known = (target.restarts, target.window.sentence or None) == tuple(
+            target.facts.get(name) for name in ("restarts", "restart_loop")
+        )
+        if not is_known or message is not None:
+            target.facts = target.facts | alert_facts(target)
+            self._write_facts(target)
+
+    def _is_gone(self, target: Target) -> bool:
+        """Whether its process has ended, and no other is expected to take its place."""
+        if target.alive or self._finder.is_followed(target):
+            return target.is_given_up and not target.alive
+        can_follow = self.selection.names or self._finder.supervisors
+        return not can_follow or died_of_exhaustion(target) or self._log.wall - target.ended >= SUCCESSOR_S
 
     def _ask_holders(self, target: Target, identity: Identity, fds: Sequence[int]) -> None:
         """Asks the process what holds its descriptors, in a thread: the answer may take seconds."""
@@ -286,7 +352,8 @@ class WatchCollector:
         if subject is None:
             return
         limit, fds = finite(subject.diagnosis.soft), subject.diagnosis.fds
-        if limit is not None and target.limit is not None and limit != target.limit:
+        is_reserve = target.page is not None and is_guard_reserve(limit, target.limit, finite(subject.diagnosis.hard))
+        if limit is not None and target.limit is not None and limit != target.limit and not is_reserve:
             self._log.tell(target.label, "limit", f"its soft limit is {limit:,} now; it was {target.limit:,}")
         target.limit = limit if limit is not None else target.limit
         if limit and fds is not None:
@@ -318,11 +385,14 @@ class WatchCollector:
             if found is not None and found.identity == target.page.identity:
                 return found
         elif self._log.now < target.guard_at_s + _GUARD_EVERY_S:
-            return read_heartbeat(target.root.pid, self._procfs)
+            has_page = self._pages.has(target.root, target.uid)
+            return read_heartbeat(target.root.pid, self._procfs) if has_page else None
         target.guard_at_s = self._log.now
-        below = [] if target.tree is None else [one.pid for one in target.tree.processes]
-        for pid in dict.fromkeys([target.root.pid, *below[:_MOST_GUARD_PIDS]]):
-            found = read_heartbeat(pid, self._procfs)
+        users = {target.root: target.uid}
+        for one in [] if target.tree is None else list(target.tree.processes.values())[:_MOST_GUARD_PIDS]:
+            users.setdefault(one.identity, one.snapshot.process.uid)
+        for identity, uid in users.items():
+            found = read_heartbeat(identity.pid, self._procfs) if self._pages.has(identity, uid) else None
             if found is not None:
                 return found
         return None
@@ -341,6 +411,16 @@ class WatchCollector:
 
     # ---- what is written and served
 
+    def _renew_facts(self, target: Target, judged: bool) -> None:
+        """Makes the facts anew where something has changed; else it is only later."""
+        series = self._watch.series.get(target.about or target.root)
+        latest = None if series is None else series.latest
+        is_same = bool(target.facts) and latest is not None and latest.fds == target.facts.get("fds")
+        if judged or not is_same or target.guard != target.facts.get("guard"):
+            target.facts = self._facts(target)
+        elif target.started is not None:
+            target.facts = target.facts | {"uptime_s": round(self._log.wall - target.started, 1)}
+
     def _facts(self, target: Target) -> dict[str, Any]:
         series = self._watch.series.get(target.tree.about) if target.tree is not None else None
         return facts_of(target, None if series is None else series.latest, self._log.wall)
@@ -356,7 +436,7 @@ class WatchCollector:
                 identity=target.root,
                 process=target.process,
                 seen=self._log.wall,
-                facts=target.facts,
+                facts=target.facts | first_profile_facts(target),
             )
         )
 

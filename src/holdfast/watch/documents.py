@@ -9,6 +9,15 @@ from typing import Any, cast
 
 from ..doctor.model import Sample, Trend
 from ..doctor.trend import find_baselines
+from .database import (
+    StoredPoint,
+    open_recording,
+    read_events,
+    read_fact,
+    read_kinds,
+    read_points,
+    read_targets,
+)
 from .state import (
     BaselineState,
     StateDocument,
@@ -19,16 +28,7 @@ from .state import (
     state_document,
     trend_lines,
 )
-from .store import (
-    MOST_EVENTS,
-    StoredPoint,
-    open_recording,
-    read_events,
-    read_fact,
-    read_kinds,
-    read_points,
-    read_targets,
-)
+from .store import MOST_EVENTS
 
 # Facts that the document does not have: what the collector needs to go on after a restart begins with an underscore.
 _PRIVATE = "_"

@@ -18,16 +18,21 @@ from ..doctor.sampler import Series, Tier, Watch, tiers_for
 from ..errors import InputError
 from ..guard.heartbeat import read_heartbeat
 from ..guard.supervisor.status import CopyState, SupervisorStatus, read_supervisor_status
-from ..procfs.processes import Identity, Process, find_by_name, is_same, read_process, read_stat
+from ..procfs.processes import Identity, Process, find_by_name, is_same, is_wrapper, read_process, read_stat
 from ..procfs.procfs import REAL, ProcFS, read_or_none, readlink_or_none
+from .alerts import Announcer, RestartWindow, VerdictHold
+from .database import DamagedDatabaseError, StoredTarget, reading_facts
 from .names import TargetKey, find_successor, parse_key, short_name, unique_label
 from .state import EventState
-from .store import MOST_TARGETS, Batch, Store, StoredTarget, boot_id, reading_facts
-from .target import Target, end_reason, parse_profile
+from .store import MOST_TARGETS, Batch, Store, boot_id
+from .target import Target, end_reason, facts_of, parse_profile
 from .tree import TreeModel, clip
 
+# A process that --name has found is a target if it lives for so long.
+_YOUNG_S = 3.0
 # A supervisor writes its status shortly after its start.
-_YOUNG_S = 5.0
+_STATUS_WITHIN_S = 5.0
+_LATE_S = 2.0  # start times are rounded
 _MOST_ANCESTORS = 64
 _NAMES_LATEST_S = 120.0
 _REST = 500
@@ -76,6 +81,7 @@ class RoundLog:
     wall: float
     batch: Batch = field(default_factory=Batch)
     events: list[EventState] = field(default_factory=list)
+    messages: list[EventState] = field(default_factory=list)  # for --notify and --webhook
 
     def tell(self, target: str, kind: str, text: str) -> None:
         self.events.append(EventState(t=self.wall, target=target, kind=kind, text=clip(one_line(text))))
@@ -96,8 +102,7 @@ class TargetFinder:
         clock: Callable[[], float] = time.monotonic,
         cost_clock: Callable[[], float] = time.thread_time,
     ) -> None:
-        with reading_facts(store.path):
-            self.targets = [_restored(one) for one in store.targets()]
+        self.targets, self.since = _restored_all(store, log.wall)
         self.supervisors: dict[Identity, Followed] = {}
         self.waiting = list(dict.fromkeys(selection.pids))
         self.is_full = False
@@ -111,6 +116,8 @@ class TargetFinder:
         self._cost = cost_clock
         self._boot = boot_id(procfs)
         self._names_at_s = -math.inf
+        self._young: dict[Identity, tuple[str, float]] = {}  # what a name has found, and when
+        self._wrappers: set[Identity] = set()
         self._has_begun = False
 
     def discover(self) -> None:
@@ -125,20 +132,51 @@ class TargetFinder:
                 self.waiting.remove(pid)
         if self._selection.names and self._log.now >= self._names_at_s:
             self._find_names()
+        self._take_named()
         for identity in list(self.supervisors):
             self._follow(identity)
         self._has_begun = True
 
     def _find_names(self) -> None:
         began = self._cost()
-        self.is_full = False
+        known = {one.root for one in self.targets if one.alive} | self.supervisors.keys()
         for name in self._selection.names:
             for pid in find_by_name(name, self._procfs):
                 process = read_process(self._procfs, pid)
-                if process is not None and process.state not in "ZX" and not self._is_own(process):
-                    self._attach(TargetKey(f"name:{name}", clip(process.cmdline or process.comm), ""), process)
+                if process is None or process.state in "ZX" or process.identity in known or self._is_own(process):
+                    continue
+                self._young.setdefault(process.identity, (name, self._log.now))
         rest_s = max(_NAMES_EVERY_S, _REST * (self._cost() - began))
         self._names_at_s = self._log.now + min(rest_s, _NAMES_LATEST_S)
+
+    def _take_named(self) -> None:
+        """Watches what --name has found, unless it ends at once: a fork or a helper is no target of its own.
+
+        What replaces a target is taken without delay: one that ends right after its start is a restart loop.
+        """
+        self.is_full = False
+        for identity, (name, since_s) in list(self._young.items()):
+            process = read_process(self._procfs, identity.pid)
+            if process is None or process.identity != identity or process.state in "ZX":
+                del self._young[identity]
+                continue
+            key = TargetKey(f"name:{name}", clip(process.cmdline or process.comm), "")
+            is_next = any(one.current and not one.alive and one.key[:2] == key[:2] for one in self.targets)
+            age_s = max(process.uptime_s or 0.0, self._log.now - since_s)
+            if (age_s < _YOUNG_S and not is_next) or not self._has_room():
+                continue
+            del self._young[identity]
+            if identity not in self._wrappers:
+                self._note_wrappers(process)
+                if not self._attach(key, process):
+                    self._young[identity] = name, since_s
+
+    def _note_wrappers(self, process: Process) -> None:
+        """Remembers the `bash -c` above a target, which is no target either while it waits to run the next."""
+        above = None if process.ppid is None else read_process(self._procfs, process.ppid)
+        while above is not None and is_wrapper(above.cmdline):
+            self._wrappers.add(above.identity)
+            above = None if above.ppid is None else read_process(self._procfs, above.ppid)
 
     def _is_own(self, process: Process) -> bool:
         """Whether it is another watch, what reads the output of this one, or what it has started for --notify."""
@@ -169,7 +207,7 @@ class TargetFinder:
         if read_supervisor_status(process.pid, self._procfs) is not None:
             self.supervisors[process.identity] = Followed(events_until=self._log.wall)
             return True
-        if " supervise " in process.cmdline and (process.uptime_s or 0.0) < _YOUNG_S:
+        if " supervise " in process.cmdline and (process.uptime_s or 0.0) < _STATUS_WITHIN_S:
             return False
         if self._has_room():
             self._begin(key, process)
@@ -191,12 +229,19 @@ class TargetFinder:
         for worker in status.workers:
             process = read_process(self._procfs, worker.pid) if worker.pid else None
             target = followed.copies.get(worker.copy)
-            runs = process is not None and process.state not in "ZX"
-            if process is not None and runs and (target.root != process.identity if target else self._has_room()):
-                key = TargetKey(f"copy:{worker.copy}", command, name)
-                target = followed.copies[worker.copy] = self._begin(key, process, continues=target)
-            if target is not None:
-                target.restarts = dict(worker.restarts)
+            is_first = target is None
+            key = TargetKey(f"copy:{worker.copy}", command, name)
+            if process is not None and process.state not in "ZX":
+                if target.root != process.identity if target else self._has_room():
+                    target = followed.copies[worker.copy] = self._begin(key, process, continues=target)
+            elif target is None and self._has_room():
+                target = followed.copies[worker.copy] = self._expect(key, Process(pid=worker.pid, cmdline=command))
+            if target is None:
+                continue
+            if is_first:
+                target.window = RestartWindow(worker.restarts)  # those before may be of last week
+            target.restarts = dict(worker.restarts)
+            target.is_given_up = worker.state in (CopyState.FAILED, CopyState.DONE)
         self._add_supervisor_events(followed, status)
 
     def _add_supervisor_events(self, followed: Followed, status: SupervisorStatus) -> None:
@@ -220,8 +265,13 @@ class TargetFinder:
         """Watches a process as a new target, or as the next process of one whose process has ended."""
         short = key.short or short_name(process.cmdline, process.comm)
         key = key._replace(short=short)
-        known = [one for one in self.targets if not one.alive]
-        same = [one for one in known if one.root == process.identity and one.boot == self._boot]
+        began = math.inf if process.uptime_s is None else self._log.wall - process.uptime_s
+        # What was there beside the process that has ended, such as a child of it, does not take its place.
+        is_left_over = process.identity in self._watch.series
+        known = [one for one in self.targets if not one.alive and began >= one.seen - _LATE_S and not is_left_over]
+        same = [
+            one for one in self.targets if not one.alive and one.root == process.identity and one.boot == self._boot
+        ]
         target = continues or (same[0] if same else None) or find_successor(key, known)
         if target is None:
             target = self._new_target(key, process)
@@ -234,15 +284,28 @@ class TargetFinder:
         if self._selection.label and not target.named:
             self.rename(target, self._selection.label)
         target.key = key
+        if not target.current:
+            target.window = RestartWindow(target.restarts)  # those before this watch are no loop now
         target.current = target.alive = True
         target.command = clip(one_line(process.cmdline or process.comm))
+        target.uid = process.uid
         target.started = None if process.uptime_s is None else self._log.wall - process.uptime_s
         target.tree = target.tree or TreeModel(target.root, self._watch, self._procfs, self._clock, self._cost)
         if target.about is not None and (first := target.facts.get("_first")):
-            with reading_facts(self._store.path):
-                target.tree.first.setdefault(target.about, parse_profile(first))
+            target.tree.first.setdefault(target.about, parse_profile(first))
             target.tree.about = target.about
         target.about = target.tree.about
+        return target
+
+    def _expect(self, key: TargetKey, process: Process) -> Target:
+        """Makes a target of a copy that does not run now: one that ends right after its start may never be seen."""
+        key = key._replace(short=key.short or short_name(process.cmdline))
+        target = find_successor(key, [one for one in self.targets if not one.alive])
+        if target is None:
+            target = self._new_target(key, process)
+        target.key, target.command = key, clip(one_line(process.cmdline))
+        target.current, target.ended = True, self._log.wall
+        target.facts = facts_of(target, None, self._log.wall) | {"sentence": "it does not run at the moment"}
         return target
 
     def _has_room(self) -> bool:
@@ -287,7 +350,8 @@ class TargetFinder:
         target.guard_at_s = target.kinds_at_s = target.held_at_s = -math.inf
         target.held_by = []
         target.facts = {}
-        target.is_judged = False
+        target.verdict, target.hold, target.is_judged = Verdict.OK, VerdictHold(), False
+        target.limit, target.nearly_full = None, False
         if not is_copy:
             self._log.tell(target.label, "restart", f"{reason}: pid {process.pid} took the place of pid {old}")
 
@@ -325,8 +389,21 @@ class TargetFinder:
                     event["target"] = target.label
 
 
+def _restored_all(store: Store, now: float) -> tuple[list[Target], float]:
+    """Returns the targets of the store and since when it is written; a store whose facts are damaged begins anew."""
+    try:
+        with reading_facts(store.path):
+            since = store.fact("since")
+            return [_restored(one) for one in store.targets()], now if since is None else float(since)
+    except DamagedDatabaseError as error:
+        store.start_over(error)
+        return [], now
+
+
 def _restored(one: StoredTarget) -> Target:
     about = one.facts.get("_about")
+    if first := one.facts.get("_first"):
+        parse_profile(first)  # which is needed later
     return Target(
         id=one.id,
         label=one.label,
@@ -337,8 +414,11 @@ def _restored(one: StoredTarget) -> Target:
         named=bool(one.facts.get("_named")),
         about=None if about is None else Identity(*about),
         ended=one.seen,
+        seen=one.seen,
         restarts=dict(one.facts.get("restarts", {})),
         verdict=Verdict(one.facts.get("verdict", "OK")),
+        hold=VerdictHold(Verdict(one.facts.get("verdict", "OK"))),
+        announcer=Announcer.restore(one.facts.get("_alerts")),
         is_judged=True,
         facts=one.facts,
     )

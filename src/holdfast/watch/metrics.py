@@ -53,6 +53,7 @@ FAMILIES = (
     Family("failures_in_row", "gauge", "Failures that the worker reported since its last success."),
     Family("jobs_total", "counter", "Jobs of the present process, by result."),
     Family("restarts_total", "counter", "Restarts of the target, by reason."),
+    Family("restart_loop", "gauge", "Whether the target is restarted again and again."),
     Family("draining", "gauge", "Whether the worker finishes its job and takes no new one."),
 )
 
@@ -99,6 +100,7 @@ def _of_targets(document: StateDocument) -> Iterator[Series]:
         yield "target_up", own, one["alive"]
         for reason, times in ({"recycle": 0} | one["restarts"]).items():
             yield "restarts_total", own | {"reason": reason}, times
+        yield "restart_loop", own, bool(one["restart_loop"])
         if one["alive"]:
             yield from _of_process(one, own)
             yield from _of_guard(one, own)

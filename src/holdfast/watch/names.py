@@ -8,23 +8,48 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple, Protocol, TypeVar
 
 from .._util.text import one_line
+from ..procfs.processes import is_shell_command, is_wrapper
 
 _MOST = 64
-_INTERPRETER = re.compile(r"(python|pypy)[\d.]*w?|(ba|da|z|k)?sh|node|perl|ruby|env|nohup|java")
+_MOST_WRAPPERS = 4
+_INTERPRETER = re.compile(r"(python|pypy)[\d.]*w?|(ba|da|z|k)?sh|node|perl|ruby|java")
+_SETS_UP = re.compile(r"\.|cd|echo|export|set|source|test|trap|true|ulimit|umask")
+_WRAPPER_OPTION_WITH_VALUE = frozenset({"-u", "-g", "-n", "-k", "-s", "-C", "-o", "-e"})
+_AMOUNT = re.compile(r"[\d.,]+[smhd]?")
 _OPTION_WITH_VALUE = frozenset({"-W", "-X"})
 
 
 def short_name(command: str, name: str = "") -> str:
     """Returns what people call the program: the module or script of an interpreter, else the file name.
 
-    `python3 -u -m ami.worker --all` is `ami.worker`, `/usr/bin/python train.py` is `train.py`, `bash` is `bash`.
+    `python3 -u -m ami.worker --all` is `ami.worker`, `/usr/bin/python train.py` is `train.py`, `bash` is `bash`, and
+    `timeout 60 bash -c 'cd /srv && python train.py'` is `train.py`.
     """
     words = one_line(command).split(" ")
+    for _ in range(_MOST_WRAPPERS):
+        if not is_wrapper(" ".join(words)) or not (inner := _unwrapped(words)):
+            break
+        words = inner
     program = words[0].rpartition("/")[2] if words else ""
     if _INTERPRETER.fullmatch(program):
         program = _script(words[1:]) or program
     program = program.strip(":") or one_line(name) or "process"
     return program[:_MOST]
+
+
+def _unwrapped(words: list[str]) -> list[str]:
+    """Returns the command that a wrapper runs; of a shell, the first part that is not there to prepare another."""
+    if is_shell_command(" ".join(words)):
+        parts = re.split(r" ?(?:&&|\|\||;) ?", " ".join(words[2:]).strip("'\""))
+        commands = [part.removeprefix("exec ").split(" ") for part in parts]
+        return next((one for one in commands if one[0] and not _SETS_UP.fullmatch(one[0])), [])
+    rest = iter(words[words.index("trace") + 1 :] if "trace" in words else words[1:])
+    for word in rest:
+        if word in _WRAPPER_OPTION_WITH_VALUE:
+            next(rest, "")
+        elif word and not word.startswith("-") and "=" not in word and not _AMOUNT.fullmatch(word):
+            return [word, *rest]
+    return []
 
 
 def _script(words: list[str]) -> str:
@@ -33,7 +58,7 @@ def _script(words: list[str]) -> str:
     for word in rest:
         if word == "-m":
             return next(rest, "")
-        if word == "-c" or not word:
+        if not word or re.fullmatch("-[a-z]*c", word):
             return ""
         if word in _OPTION_WITH_VALUE:
             next(rest, "")

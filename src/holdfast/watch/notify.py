@@ -1,4 +1,4 @@
-"""Tells others of events: runs a command with JSON on its stdin, and posts the same JSON to a URL.
+"""Sends messages: runs a command with JSON on its stdin, and posts the same JSON to a URL.
 
 A thread of its own does it, one event after the other, so that a command that hangs or a server that does not answer
 delays no sample. At most `_MOST_WAITING` events wait; of more, the oldest are dropped and counted.
@@ -25,7 +25,6 @@ from .._util.text import one_line
 from ..errors import InputError
 from .state import EventState
 
-ANNOUNCED = frozenset({"verdict", "health", "end"})
 _MOST_WAITING = 100
 COMMAND_S = 30.0
 WEBHOOK_S = 10.0
@@ -80,7 +79,7 @@ class Notifier:
 
     def tell(self, event: EventState, facts: Mapping[str, Any]) -> None:
         """Queues an event; `facts` are those of its target. It returns at once."""
-        if self._thread is None or event["kind"] not in ANNOUNCED:
+        if self._thread is None:
             return
         with self._changed:
             if len(self._waiting) >= _MOST_WAITING:
@@ -170,12 +169,12 @@ class Notifier:
 
 def message_of(event: EventState, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what is sent: the event, and the state of its target."""
-    names = ("pid", "command", "alive", "verdict", "sentence", "cause", "advice", "fds", "limit", "growth_per_hour")
+    names = ("pid", "command", "alive", "verdict", "sentence", "cause", "advice", "restarts", "restart_loop", "fds")
     guard = facts.get("guard")
     return {
         "version": 1,
         **event,
-        **{name: facts.get(name) for name in (*names, "eta_s", "dead_pipes")},
+        **{name: facts.get(name) for name in (*names, "limit", "growth_per_hour", "eta_s", "dead_pipes")},
         "health": None if guard is None else guard["health"],
     }
 
@@ -186,6 +185,7 @@ def environment_of(message: Mapping[str, Any]) -> dict[str, str]:
         "HOLDFAST_EVENT": message["kind"],
         "HOLDFAST_TARGET": message["target"],
         "HOLDFAST_TEXT": message["text"],
+        "HOLDFAST_ADVICE": "; ".join(message["advice"] or ()),
         "HOLDFAST_VERDICT": message["verdict"],
         "HOLDFAST_HEALTH": message["health"],
         "HOLDFAST_PID": message["pid"],

@@ -78,7 +78,7 @@
   const ICONS = {
     check: "M4.6 8.3 7 10.7 11.4 5.7", question: "M6 6.2a2 2 0 1 1 2.9 1.8c-.6.3-.9.7-.9 1.4M8 11.4v.3",
     settle: "M4 6c1.6 3.2 3.6 4.4 8 4.4", grow: "M4.4 11 11 4.9M7.4 4.7h3.8v3.8", drop: "M8 4.2v4.6M8 11.3v.4", cross: "m5.3 5.3 5.4 5.4m0-5.4-5.4 5.4",
-    end: "M5.6 5.6h4.8v4.8H5.6z",
+    end: "M5.6 5.6h4.8v4.8H5.6z", loop: "M11.3 9.2A3.6 3.6 0 1 1 10.9 5.9M11.4 4v2.3H9.1",
   };
   const VERDICTS = {
     OK: ["good", "check", 0], UNCLEAR: ["calm", "question", 1], SETTLING: ["calm", "settle", 2], GROWING: ["warn", "grow", 3],
@@ -86,10 +86,17 @@
   };
   const ILL = ["stopped", "frozen", "hung", "dark"];
 
-  /** What to say of a target in one word. A worker that gets nothing done is worse than one that leaks. */
+  /**
+   * What to say of a target in one word. What died because it had no descriptor left, or is restarted again and again,
+   * comes first; a worker that gets nothing done is worse than one that leaks; what has ended otherwise comes last.
+   */
   function lookOf(target) {
     const [tone, icon, rank] = VERDICTS[target.verdict] ?? ["none", "question", 1];
-    const health = target.alive === false ? null : target.guard?.health;
+    const isEnded = target.alive === false;
+    if (isEnded && target.verdict === "EXHAUSTED") return { word: "EXHAUSTED, ended", tone, icon, rank: 8 };
+    if (target.restart_loop) return { word: "RESTART LOOP", tone: "bad", icon: "loop", rank: 7 };
+    if (isEnded) return rank > 2 ? { word: `${target.verdict}, ended`, tone, icon, rank: rank - 10 } : { word: "ENDED", tone: "none", icon: "end", rank: -10 };
+    const health = target.guard?.health;
     if (ILL.includes(health) && rank < 6) return { word: health.toUpperCase(), tone: "bad", icon: "cross", rank: 5 };
     return { word: target.verdict ?? "UNKNOWN", tone, icon, rank };
   }
@@ -98,8 +105,7 @@
     makeSvg("svg", { viewBox: "0 0 16 16", fill: "none", stroke: "currentColor", "stroke-width": "1.7", "stroke-linecap": "round", "stroke-linejoin": "round", "aria-hidden": "true" },
       makeSvg("circle", { cx: 8, cy: 8, r: 6.9 }), makeSvg("path", { d: ICONS[icon] })), word);
 
-  /** The living before the ended, and the worst first. */
-  const byUrgency = (a, b) => Number(a.alive === false) - Number(b.alive === false) || lookOf(b).rank - lookOf(a).rank;
+  const byUrgency = (a, b) => lookOf(b).rank - lookOf(a).rank;
 
   const keyOf = (target) => target.target;
   const shownTarget = () => state.targets.find((target) => keyOf(target) === selected) ?? null;
@@ -108,8 +114,7 @@
 
   function showHeadline(targets) {
     const worst = targets[0];
-    const look = worst ? { ...lookOf(worst) } : { word: state.live ? "WAITING" : "EMPTY", tone: "none", icon: "question" };
-    if (worst && targets.every((target) => target.alive === false)) look.word += ", ended";
+    const look = worst ? lookOf(worst) : { word: state.live ? "WAITING" : "EMPTY", tone: "none", icon: "question" };
     morph(at("headline"), make("div", { class: "headline", "data-tone": look.tone }, chip(look), make("p", {}, sentence(state.sentence))),
       worst ? null : make("p", { class: "empty" }, state.live ? "The watcher shows a process here as soon as one matches the PID or the --name that it was given."
         : "This recording ended before a process was seen."));
@@ -130,7 +135,7 @@
   function showTabs(targets) {
     at("tabs").hidden = targets.length < 2;
     morph(at("tabs"), ...targets.map((target) => make("button", {
-      type: "button", role: "tab", "data-key": keyOf(target), "data-tone": target.alive === false ? "none" : lookOf(target).tone,
+      type: "button", role: "tab", "data-key": keyOf(target), "data-tone": lookOf(target).rank < 0 ? "none" : lookOf(target).tone,
       "aria-selected": String(keyOf(target) === selected), "aria-controls": "target", tabindex: keyOf(target) === selected ? "0" : "-1", title: target.command,
     }, make("span", { class: "name" }, target.target), chip(lookOf(target)),
     make("span", { class: "used" }, target.alive === false ? "ended" : `pid ${target.pid ?? UNKNOWN}`),
@@ -191,9 +196,9 @@
     ].filter(Boolean);
     morph(at("about"), make("span", { class: "name" }, target.target),
       state.targets.length > 1 ? make("span", { "data-tone": lookOf(target).tone }, chip(lookOf(target))) : null,
-      target.alive === false ? make("span", { class: "kind" }, "ended") : null,
       make("span", { class: "hint" }, ...facts.flatMap((fact, number) => (number ? [" · ", ...fact] : fact))),
-      make("p", { class: "sentence" }, sentence(target.sentence)),
+      target.restart_loop ? make("p", { class: "sentence", "data-key": "loop" }, make("b", {}, sentence(target.restart_loop))) : null,
+      make("p", { class: "sentence", "data-key": "sentence" }, sentence(target.sentence)),
       target.command ? make("code", { class: "command", title: clip(target.command, 2000) }, clip(target.command, 400)) : null);
   }
 
@@ -216,14 +221,14 @@
       figure("Threads", counted(series?.threads?.at(-1)), null, { series: series?.threads }),
       figure("Children", counted(series?.children?.at(-1)), null, { series: series?.children }),
       isKnown(target.close_wait) && target.close_wait > 0 ? figure("CLOSE_WAIT", count(target.close_wait), "sockets that the peer closed", { tone: "warn" }) : null,
-      restarts.length ? figure("Restarts", count(restarts.reduce((sum, [, number]) => sum + number, 0)), restarts.map(([why, number]) => `${why} ${count(number)}`).join(", ")) : null,
+      restarts.length ? figure("Restarts", count(restarts.reduce((sum, [, number]) => sum + number, 0)), restarts.map(([why, number]) => `${why} ${count(number)}`).join(", "), { tone: target.restart_loop ? "bad" : "none" }) : null,
       guard ? figure("Guard", guard.health ?? UNKNOWN, isKnown(guard.last_success) ? ["last success ", moment(guard.last_success)] : "no success yet", { tone: isIll ? "bad" : guard.health === "draining" ? "warn" : "none" }) : null);
   }
 
   function etaFigure(target) {
     const [soonest, latest] = target.eta_s ?? [null, null];
     const name = "Limit reached in";
-    if (target.verdict === "EXHAUSTED") return figure("Limit", "reached", "it can open nothing more", { tone: "bad", isWide: true });
+    if (target.verdict === "EXHAUSTED") return figure("Limit", "reached", target.alive === false ? "it has ended" : "it can open nothing more", { tone: "bad", isWide: true });
     if (!isKnown(soonest)) {
       const why = isKnown(target.growth_per_hour) ? "its baseline does not rise" : "the trend needs a longer watch";
       return figure(name, UNKNOWN, why, { isWide: true });
@@ -245,7 +250,8 @@
     const confidence = target.confidence ? [target.confidence] : [];
     const evidence = [...(target.evidence ?? []).filter((line) => line !== target.sentence), ...confidence];
     const left = [...list("Evidence", evidence), ...list("Likely cause", target.cause ? [target.cause] : []), ...list("Held by", target.held_by ?? [], String)];
-    const advice = list("What to do", target.advice ?? []);
+    const loop = target.restart_loop ? ["read why it ends, in the log of what starts it again and in the events below"] : [];
+    const advice = list("What to do", [...loop, ...(target.advice ?? [])]);
     morph(at("why"), left.length ? make("div", { "data-key": "evidence" }, ...left) : null, advice.length ? make("div", { class: "advice", "data-key": "advice" }, ...advice) : null);
   }
 
@@ -378,6 +384,7 @@
     const [soonest, latest] = target.eta_s ?? [];
     if (!isKnown(soonest)) return "The baseline rises.";
     if (soonest <= 0) return "The limit is reached.";
+    if (target.alive === false) return "";
     return `At this rate the limit is reached ${isKnown(latest) ? `between ${near(state.now + soonest)} and ${near(state.now + latest)}` : `at ${near(state.now + soonest)} at the earliest`}.`;
   }
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from .._util.text import span_words
 from ..doctor.model import Verdict
 from ..guard.health import Health
-from .state import StateDocument, TargetState
+from .state import StateDocument, TargetState, has_died_of_exhaustion
 
 # A leak that fills the table within an hour leaves no time to wait for a person.
 UNHEALTHY_ETA_S = 3600.0
@@ -33,7 +33,7 @@ def check_health(
     target: str | None = None,
     eta_s: float = UNHEALTHY_ETA_S,
 ) -> ProbeAnswer:
-    """Says whether a restart would help: out of descriptors, about to be, dead, or a Guard that is not well.
+    """Says whether a person is needed: out of descriptors, about to be, dead, restarted again and again, or not well.
 
     Of the processes of one --name, at least one must be there: others may have ended as they should.
     """
@@ -70,6 +70,10 @@ def _missing(document: StateDocument, names: Sequence[str], target: str | None) 
 
 def _illness(one: TargetState, eta_s: float) -> list[str]:
     name = one["target"]
+    if one["restart_loop"]:
+        return [f"{name}: {one['restart_loop']}"]
+    if has_died_of_exhaustion(one):
+        return [f"{name}: it has ended out of descriptors"]
     if not one["alive"]:
         return [] if one["source"].startswith("name:") else [f"{name}: it has ended"]
     reasons = []
@@ -86,6 +90,8 @@ def _illness(one: TargetState, eta_s: float) -> list[str]:
 
 def _absence(one: TargetState) -> list[str]:
     name, guard = one["target"], one["guard"]
+    if one["restart_loop"]:
+        return [f"{name}: {one['restart_loop']}"]
     if not one["alive"]:
         return [] if one["source"].startswith("name:") else [f"{name}: it has ended"]
     if guard is not None and guard["health"] != Health.OK:

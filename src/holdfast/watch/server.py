@@ -5,9 +5,10 @@ another site cannot read it by pointing its own name at 127.0.0.1. Any other add
 from another host, and the page is told so by its content security policy.
 
 Requests are served from memory and the store; one document is made for each round of samples, however many ask for it.
-At most 64 connections are open at a time; a new one takes the place of one that waits for a request. One that sends no
-whole request is closed after some seconds, and one that does not take its answer after a minute. An answer is sent in
-pieces, so that a client that does not read it costs no memory.
+At most 64 connections are open at a time. A new one takes the place of the one that has waited longest for a request,
+or else of the one that has taken nothing of its answer for longest: clients that never read keep no probe out. One that
+sends no whole request is closed after some seconds, and one that does not take its answer after a minute. An answer is
+sent in pieces, so that a client that does not read it costs no memory.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import logging
 import os
 import re
 import socket
+import struct
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -50,6 +52,7 @@ MOST_CONNECTIONS = 64
 _IDLE_S = 10
 _ANSWER_S = 60
 _PIECE_BYTES = 64 << 10
+_RESET = struct.pack("ii", 1, 0)
 _COOKIE = "holdfast_watch"
 _STATIC = {"page.css": "text/css", "page.js": "text/javascript", "plotly.min.js": "text/javascript"}
 _HEADERS = {
@@ -280,7 +283,8 @@ class WatchApp:
             "/api/targets": self._targets,
             "/api/events": self._events,
         }
-        # The endpoints are not coroutines: starlette runs them in threads, so that a slow disk delays no other request.
+        # Starlette runs endpoints in threads, so that a slow disk delays no other request. Probes and metrics need only
+        # what is in memory: they are coroutines, which wait neither for the disk nor for a free thread.
         return Starlette(
             routes=[Route(path, endpoint, methods=["GET"]) for path, endpoint in paths.items()],
             middleware=[Middleware(Gate, token=token)],
@@ -352,7 +356,7 @@ class WatchApp:
         only = request.query_params.get("target")
         return _json({"events": [one for one in events if only in (None, one["target"])]})
 
-    def _metrics(self, request: Request) -> Response:
+    async def _metrics(self, request: Request) -> Response:
         from starlette.responses import Response
 
         published = self._collector.published
@@ -361,13 +365,13 @@ class WatchApp:
         )
         return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
-    def _health(self, request: Request) -> Response:
+    async def _health(self, request: Request) -> Response:
         def check(**options: Any) -> ProbeAnswer:
             return check_health(eta_s=self._eta_s, **options)
 
         return self._probe(request, check)
 
-    def _readiness(self, request: Request) -> Response:
+    async def _readiness(self, request: Request) -> Response:
         return self._probe(request, check_readiness)
 
     def _probe(self, request: Request, check: Callable[..., ProbeAnswer]) -> Response:
@@ -486,12 +490,9 @@ def _bounded_protocol() -> Any:
     class BoundedProtocol(H11Protocol):
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            if len(self._others()) >= MOST_CONNECTIONS:
-                others = [one for one in self._others() if not one.is_answering]
-                if not others:
-                    transport.abort()
-                    return
-                min(others, key=lambda one: one.since_s).transport.abort()
+            others = self._others()
+            if len(others) >= MOST_CONNECTIONS:
+                min(others, key=lambda one: (one.is_answering, one.since_s)).cut_off()
             self._expect(_IDLE_S)
 
         def _others(self) -> list[Any]:
@@ -512,7 +513,16 @@ def _bounded_protocol() -> Any:
             if self.is_answering and not self._is_last:
                 self._expect(_ANSWER_S, last=True)
             else:
-                self.transport.abort()
+                self.cut_off()
+
+        def cut_off(self) -> None:
+            if self.is_answering:  # the kernel would keep what the client does not read for minutes
+                self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            self.transport.abort()
+
+        def resume_writing(self) -> None:
+            self.since_s = self.loop.time()  # the client has taken a piece
+            super().resume_writing()
 
         def on_response_complete(self) -> None:
             super().on_response_complete()

@@ -145,6 +145,7 @@ class TargetState(TypedDict):
     dead: list[DeadEnd]
     guard: GuardFacts | None
     restarts: dict[str, int]
+    restart_loop: str | None  # says so, if it is in one
     series: SeriesState
     kind_series: KindSeries
     baseline: BaselineState
@@ -154,7 +155,7 @@ class TargetState(TypedDict):
 class EventState(TypedDict):
     t: float
     target: str
-    kind: str  # start, end, verdict, restart, drain, health, limit
+    kind: str  # start, end, verdict, restart, loop, drain, health, limit
     text: str
 
 
@@ -202,11 +203,15 @@ def state_document(
 
 
 def worst_of(targets: Sequence[TargetState]) -> str:
-    """Returns the worst verdict of the targets that are alive, or of all if none is."""
-    verdicts = [Verdict(one["verdict"]) for one in targets if one["alive"]] or [
+    """Returns the worst verdict of the targets that are alive or ran out of descriptors, or of all if none did."""
+    verdicts = [Verdict(one["verdict"]) for one in targets if one["alive"] or has_died_of_exhaustion(one)] or [
         Verdict(one["verdict"]) for one in targets
     ]
     return max(verdicts, key=SEVERITY.__getitem__, default=Verdict.OK).value
+
+
+def has_died_of_exhaustion(one: TargetState) -> bool:
+    return not one["alive"] and one["verdict"] == Verdict.EXHAUSTED
 
 
 _SAYS = {
@@ -225,12 +230,13 @@ def summary_of(targets: Sequence[TargetState]) -> str:
         return "no process to watch yet"
     ended = sum(not one["alive"] for one in targets)
     living = [one for one in targets if one["alive"]]
+    parts = _dead_or_looping(targets)
     if not living:
-        return f"{targets[0]['target']} has ended" if len(targets) == 1 else f"all {len(targets)} targets have ended"
+        end = f"{targets[0]['target']} has ended" if len(targets) == 1 else f"all {len(targets)} targets have ended"
+        return "; ".join(parts) if len(targets) == 1 and parts else "; ".join([*parts, end])
     dark = [one for one in living if one["guard"] is not None and one["guard"]["health"] in _ILL]
     worst = max(living, key=lambda one: SEVERITY[Verdict(one["verdict"])])
     is_bad = SEVERITY[Verdict(worst["verdict"])] >= SEVERITY[Verdict.GROWING]
-    parts = []
     if is_bad:
         like = sum(one["verdict"] == worst["verdict"] for one in living)
         parts.append(_bad_words(worst) + (f"; {like} of {counted(len(living), 'target')}" if len(living) > 1 else ""))
@@ -246,6 +252,13 @@ def summary_of(targets: Sequence[TargetState]) -> str:
     if ended:
         parts.append(f"{ended} ended")
     return "; ".join(parts)
+
+
+def _dead_or_looping(targets: Sequence[TargetState]) -> list[str]:
+    """Returns a sentence each for the first that has died of exhaustion, and the first that is in a restart loop."""
+    dead = [f"{one['target']} has ended out of descriptors" for one in targets if has_died_of_exhaustion(one)]
+    loops = [f"{one['target']}: {one['restart_loop']}" for one in targets if one["restart_loop"]]
+    return [found[0] + (f", and {len(found) - 1} more" if len(found) > 1 else "") for found in (dead, loops) if found]
 
 
 _ILL = frozenset({"stopped", "frozen", "hung", "dark"})

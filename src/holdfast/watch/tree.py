@@ -1,7 +1,7 @@
 """The process tree of one target: its snapshots, the verdict on each process, and what of both is shown.
 
 A snapshot reads every descriptor of the tree, a verdict compares all pairs of up to 200 bins. Both are repeated as
-often as 0.2 % of a core allows, and a snapshot only every 30 s unless counts have moved.
+often as 0.2 % of a core allows, which all targets share, and a snapshot only every 30 s unless counts have moved.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from .._util.text import one_line
-from ..doctor.diagnose import SEVERITY, blamed, classify_process, command_of, remedy_of
+from ..doctor.diagnose import SEVERITY, blamed, classify_process, command_of
 from ..doctor.fd_profile import profiles_of, suspect_fds
 from ..doctor.model import Diagnosis, FdProfile, JobSample, Verdict
 from ..doctor.sampler import Series, Watch
@@ -23,7 +23,7 @@ from ..procfs.limits import PIPE_PAGES, Limit, finite, name_of
 from ..procfs.peers import PeerState
 from ..procfs.processes import Identity
 from ..procfs.procfs import REAL, ProcFS
-from ..procfs.snapshot import ProcessSnapshot, Snapshot, take_snapshot
+from ..procfs.snapshot import AllProcesses, ProcessSnapshot, Snapshot, take_snapshot
 from .state import MOST_DEAD, DeadEnd, HeadroomState, TreeRow
 
 _REST = 500  # what took a millisecond is repeated after half a second at the earliest: 0.2 %
@@ -43,10 +43,14 @@ def clip(text: str, most: int = MOST_TEXT) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeProcess:
-    """One process of the last snapshot, without its descriptors: there may be a million."""
+    """One process of the last snapshot, without its descriptors: there may be a million.
+
+    `before` is its profile in the snapshot before: a job that runs in one of them only is no cause of growth.
+    """
 
     snapshot: ProcessSnapshot
     profile: FdProfile
+    before: FdProfile | None = None
     diagnosis: Diagnosis
     suspects: tuple[int, ...] = ()
     dead: tuple[DeadEnd, ...] = ()
@@ -93,18 +97,26 @@ class TreeModel:
     def series(self, identity: Identity) -> Series | None:
         return self._watch.series.get(identity)
 
-    def refresh(self, jobs: Sequence[JobSample], cap: int | None, guarded: Identity | None) -> bool:
+    def refresh(
+        self,
+        jobs: Sequence[JobSample],
+        cap: int | None,
+        guarded: Identity | None,
+        others: Callable[[], AllProcesses],
+        share: int = 1,
+    ) -> bool:
         """Scans and classifies if it is time to. Returns whether there are new verdicts.
 
-        `jobs` and `cap` are those of the process `guarded`.
+        `jobs` and `cap` are those of the process `guarded`. `others` reads all processes, once a round; `share` is the
+        number of trees that share the time.
         """
         now = self._clock()
-        scanned = now >= self._scan_at_s or (now >= self._scan_soonest_s and self._has_moved())
+        has_moved = self._has_moved()
+        scanned = now >= self._scan_at_s or (now >= self._scan_soonest_s and has_moved)
         if scanned:
-            self._scan()
-        if not scanned and now < self._classify_at_s and len(jobs) == self._jobs:
-            return False
-        if not self.processes:
+            self._scan(others(), share)
+        is_due = now >= self._classify_at_s or has_moved or len(jobs) != self._jobs
+        if not self.processes or not (scanned or is_due):
             return False
         began = self._cost()
         self._jobs = len(jobs)
@@ -118,19 +130,19 @@ class TreeModel:
             for identity, one in self.processes.items()
         }
         self._choose()
-        rest_s = max(_CLASSIFY_SOONEST_S, _REST * (self._cost() - began))
+        rest_s = max(_CLASSIFY_SOONEST_S, share * _REST * (self._cost() - began))
         self._classify_at_s = self._clock() + min(rest_s, _LATEST_S)
         return True
 
-    def _scan(self) -> None:
+    def _scan(self, others: AllProcesses, share: int) -> None:
         began = self._cost()
         try:
-            snapshot = take_snapshot(self.root.pid, True, self._procfs)
+            snapshot = take_snapshot(self.root.pid, True, self._procfs, others=others)
         except InputError:
             snapshot = None  # it has ended meanwhile
         if snapshot is not None and snapshot.root.process.identity == self.root:
             self._keep(snapshot)
-        rest_s = min(_REST * (self._cost() - began), _LATEST_S)
+        rest_s = min(share * _REST * (self._cost() - began), _LATEST_S)
         self.scanned_at_s = now = self._clock()
         self._scan_soonest_s = now + max(rest_s, _SCAN_SOONEST_S)
         self._scan_at_s = now + max(rest_s, _SCAN_EVERY_S)
@@ -147,6 +159,7 @@ class TreeModel:
             kept[identity] = TreeProcess(
                 snapshot=_without_descriptors(proc),
                 profile=profile,
+                before=None if before is None else before.profile,
                 diagnosis=unknown,
                 dead=_dead_ends(proc),
                 suspects=tuple(suspect_fds(proc)[:MOST_ROWS]),  # by the time of a verdict the descriptors are forgotten
@@ -185,6 +198,7 @@ class TreeModel:
             None if first is one.profile else first,
             series,
             fds=one.snapshot.fd_count if latest is None else latest.fds,
+            recent=() if one.before is None else (one.before,),
             jobs=jobs,
             cap=cap,
             pipe_limit=None if one.snapshot.process.uid in (0, None) else self._pipe_limit(),
@@ -271,11 +285,6 @@ def kinds_in(one: TreeProcess) -> dict[str, int] | None:
     if one.diagnosis.profile is None:
         return None
     return {kind.value: times for kind, times in one.profile.kinds.items()}
-
-
-def advice_of(diagnosis: Diagnosis) -> list[str]:
-    remedy = remedy_of(diagnosis)
-    return [*diagnosis.advice, *([] if remedy is None else [str(remedy)])]
 
 
 def cause_of(diagnosis: Diagnosis) -> tuple[str, str | None]:

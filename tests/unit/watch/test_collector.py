@@ -22,6 +22,7 @@ from holdfast.procfs.procfs import REAL
 from holdfast.watch.collector import WatchCollector
 from holdfast.watch.documents import load_state
 from holdfast.watch.finder import Selection
+from holdfast.watch.probe import check_health, check_readiness
 from holdfast.watch.state import EventState, StateDocument, TargetState
 from holdfast.watch.store import Store
 
@@ -42,7 +43,7 @@ for line in sys.stdin:
     elif word == "guard":
         from holdfast.guard.heartbeat import GuardState, HeartbeatPage
         page = HeartbeatPage(value)
-        page.set(state=GuardState.RUNNING, fd_soft_cap=500)
+        page.set(state=GuardState.RUNNING, fd_soft_cap=500, progress_timeout_ns=55 * 10**9)
     elif word == "ok":
         page.set(ok_ns=time.monotonic_ns(), ok_wall_ns=time.time_ns(), alive_ns=time.monotonic_ns(), ok_calls=1)
     elif word == "fail":
@@ -131,13 +132,20 @@ class Bench:
             cost_clock=lambda: 0.0,
         )
         self.events: list[EventState] = []
+        self.messages: list[EventState] = []
 
     def round(self, after_s: float = EVERY_S) -> list[EventState]:
         self.now += after_s
         self.wall += after_s
         new = self.collector.round()
         self.events += new
+        self.messages += self.collector.messages
         return new
+
+    def find(self) -> None:
+        """Lets --name find a process, and see that it lives on."""
+        self.round(20)
+        self.round()
 
     @property
     def document(self) -> StateDocument:
@@ -250,7 +258,7 @@ def test_name_waits_and_follows_replacements(tmp_path: Path) -> None:
         assert watch.document["sentence"] == "no process to watch yet"
         assert not watch.collector.is_over
         with worker(name) as first:
-            watch.round(20)
+            watch.find()
             assert (watch.target["pid"], watch.target["source"]) == (first.pid, f"name:{name}")
         watch.round()
         assert not watch.target["alive"]
@@ -259,7 +267,7 @@ def test_name_waits_and_follows_replacements(tmp_path: Path) -> None:
             assert (watch.target["pid"], watch.target["alive"]) == (second.pid, True)
             assert watch.target["restarts"] == {"unknown": 1}
             with worker(name) as third:
-                watch.round(20)
+                watch.find()
                 assert [one["target"] for one in watch.document["targets"]] == ["python", "python-2"]
                 assert {one["pid"] for one in watch.document["targets"]} == {second.pid, third.pid}
         assert watch.kinds() == ["start", "end", "restart", "start"]
@@ -273,7 +281,7 @@ def test_more_processes_than_targets_are_said(monkeypatch: pytest.MonkeyPatch) -
     name = f"holdfast-test-{os.getpid()}"
     with bench(names=(name,)) as watch, worker(name), worker(name):
         with worker(name):
-            watch.round()
+            watch.find()
             assert len(watch.document["targets"]) == 2
             assert watch.document["problems"] == [
                 "only 128 processes are watched, more were found: use a longer --name"
@@ -292,6 +300,97 @@ def test_label_is_given_to_all_and_kept(tmp_path: Path) -> None:
         with bench(second.pid, path=path) as watch:
             watch.round()
             assert watch.target["target"] == "mine-2"
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        ["timeout", "600"],
+        ["sh", "-c", '"$@"; true', "sh"],
+        ["timeout", "600", "bash", "-c", '"$@"; true', "bash"],
+        ["nice", "-n", "1", "env", "A=b", "setsid", "-w"],
+        [sys.executable, "-m", "holdfast", "trace", "-q", "-o", "{folder}/x.hft", "--"],
+    ],
+)
+def test_name_means_the_program_and_not_what_starts_it(wrapper: list[str], tmp_path: Path) -> None:
+    name = f"holdfast-test-{os.getpid()}"
+    (tmp_path / f"{name}.py").write_text("import sys\nprint('ready', flush=True)\nsys.stdin.read()\n")
+    command = [*(word.format(folder=tmp_path) for word in wrapper), sys.executable, str(tmp_path / f"{name}.py")]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with bench(names=(name,)) as watch, subprocess.Popen(command, **pipes) as started:
+        assert started.stdout
+        assert started.stdin
+        try:
+            assert started.stdout.readline() == "ready\n"
+            watch.find()
+            assert watch.target["target"] == f"{name}.py"
+            assert watch.target["command"].startswith(sys.executable)
+            assert " trace " not in watch.target["command"]
+        finally:
+            started.stdin.close()
+            started.wait(60)
+
+
+def test_shell_between_two_programs_is_no_target(tmp_path: Path) -> None:
+    name = f"holdfast-test-{os.getpid()}"
+    script = f'for n in 1 2; do {sys.executable} -c "{_READS_A_LINE}" {name}; echo between; read line; done'
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with bench(names=(name,)) as watch, subprocess.Popen(["bash", "-c", script], **pipes) as shell:
+        assert shell.stdout
+        assert shell.stdin
+
+        def say_and_expect(word: str) -> None:
+            shell.stdin.write("go\n")  # type: ignore[union-attr]
+            shell.stdin.flush()  # type: ignore[union-attr]
+            assert shell.stdout.readline() == f"{word}\n"  # type: ignore[union-attr]
+
+        assert shell.stdout.readline() == "ready\n"
+        watch.find()
+        first = watch.target["pid"]
+        assert first != shell.pid
+        say_and_expect("between")
+        watch.find()
+        watch.find()
+        assert (watch.target["pid"], watch.target["alive"]) == (first, False)
+        say_and_expect("ready")
+        watch.find()
+        assert watch.target["alive"]
+        assert watch.target["pid"] not in (first, shell.pid)
+        assert watch.kinds() == ["start", "end", "restart"]
+        shell.stdin.close()
+
+
+_READS_A_LINE = "import os; print('ready', flush=True); os.read(0, 3)"
+
+
+def test_short_lived_processes_are_no_targets() -> None:
+    name = f"holdfast-test-{os.getpid()}"
+    with bench(names=(name,)) as watch, worker(name):
+        watch.find()
+        for _ in range(5):
+            with worker(f"{name} --helper"):
+                watch.round(20)
+            watch.round()
+        assert watch.kinds() == ["start"]
+        assert len(watch.document["targets"]) == 1
+
+
+def test_what_a_process_leaves_behind_does_not_take_its_place() -> None:
+    """A forked child has the command line of its parent, and may outlive it."""
+    name = f"holdfast-test-{os.getpid()}"
+    script = "import os, time; pid = os.fork(); print(pid, flush=True) if pid else None; time.sleep(1000)"
+    with bench(names=(name,)) as watch:
+        with subprocess.Popen([sys.executable, "-c", script, name], stdout=subprocess.PIPE, text=True) as parent:
+            assert parent.stdout
+            child = int(parent.stdout.readline())
+            watch.find()
+            parent.kill()
+        try:
+            watch.find()
+            assert {one["pid"]: one["alive"] for one in watch.document["targets"]} == {parent.pid: False, child: True}
+            assert "restart" not in watch.kinds()
+        finally:
+            os.kill(child, signal.SIGKILL)
 
 
 def test_another_watch_is_not_meant_by_a_name() -> None:
@@ -317,7 +416,7 @@ def test_guard_names_the_target_and_its_health_is_told() -> None:
         [event] = watch.round()
         assert event["kind"] == "health"
         assert event["target"] == "ami-worker"
-        assert event["text"].startswith("ok → dark: it is dark: it runs, but 40 failures in a row (EMFILE")
+        assert event["text"].startswith("ok → dark: it is dark: it runs, but nothing has succeeded for 1 min (40 ")
         assert watch.target["sentence"].startswith("it is dark")
         victim.tell("drain")
         [event] = watch.round()
@@ -339,18 +438,18 @@ def test_stopped_worker_is_told() -> None:
         assert event["text"].startswith("stopped → ok")
 
 
-def test_jobs_of_a_guard_prove_a_leak_within_twenty() -> None:
+def test_jobs_of_a_guard_prove_a_leak() -> None:
     with worker() as victim, bench(victim.pid) as watch:
         victim.tell("guard w", "ok")
         watch.round()
-        for number in range(1, 31):
+        for number in range(1, 91):
             victim.tell("leak 2", f"job {number}")
         watch.round()
         found = watch.target
         assert found["verdict"] == "LEAK"
         assert found["sentence"].startswith("every job leaves 2 descriptors open")
         assert found["guard"] is not None
-        assert len(found["guard"]["jobs"]) == 30
+        assert len(found["guard"]["jobs"]) == 90
 
 
 def test_recycled_guard_counts_as_such() -> None:
@@ -413,7 +512,7 @@ def test_what_reads_the_output_of_watch_is_not_meant_by_a_name() -> None:
                 watch.round(20)
                 assert watch.document["targets"] == []
                 os.dup2(before, 1)
-                watch.round(20)
+                watch.find()
                 assert [one["pid"] for one in watch.document["targets"]] == [reader.pid]
         finally:
             os.dup2(before, 1)
@@ -433,6 +532,88 @@ def test_raised_limit_is_an_event() -> None:
         resource.prlimit(victim.pid, resource.RLIMIT_NOFILE, (200, hard))
         watch.round(40)
         assert "its soft limit is 200 now; it was 100" in [event["text"] for event in watch.events]
+
+
+def test_reserve_of_a_guard_is_no_event() -> None:
+    with worker() as victim, bench(victim.pid) as watch:
+        hard = resource.prlimit(victim.pid, resource.RLIMIT_NOFILE)[1]
+        resource.prlimit(victim.pid, resource.RLIMIT_NOFILE, (hard, hard))
+        watch.round()
+        victim.tell("guard w", "ok")
+        for soft in (hard - min(64, hard // 8), hard):  # at its start and at its end
+            resource.prlimit(victim.pid, resource.RLIMIT_NOFILE, (soft, hard))
+            watch.round(40)
+            assert watch.target["limit"] == soft
+        assert "limit" not in watch.kinds()
+        resource.prlimit(victim.pid, resource.RLIMIT_NOFILE, (hard // 2, hard))
+        watch.round(40)
+        assert watch.kinds()[-1] == "limit"
+
+
+def test_restart_loop_is_a_state_of_its_own() -> None:
+    name = f"holdfast-test-{os.getpid()}"
+    with bench(names=(name,)) as watch:
+        for _ in range(4):
+            with worker(name):
+                watch.find()
+                assert watch.collector.messages == [] or watch.target["restart_loop"]
+            watch.round()
+        found = watch.target
+        assert (found["alive"], found["restarts"]) == (False, {"unknown": 3})
+        said = "it is in a restart loop: 3 unplanned restarts within 10 min (3 unknown)"
+        assert found["restart_loop"] == said
+        assert watch.document["sentence"] == f"python: {said}"
+        for check in (check_health, check_readiness):
+            answer = check(watch.document, now=watch.wall)
+            assert (answer.ok, answer.reasons) == (False, (f"python: {said}",))
+        assert watch.kinds().count("loop") == 1
+        assert [one["kind"] for one in watch.messages] == ["loop"]
+        assert watch.messages[0]["text"] == f"ok → restart loop: {said}"
+        with worker(name):
+            watch.round(20)
+            assert watch.target["restart_loop"]  # though it runs at the moment
+            for _ in range(30):
+                watch.round(60)
+            assert watch.target["restart_loop"] is None
+            assert check_health(watch.document, now=watch.wall).ok
+        assert [one["kind"] for one in watch.messages] == ["loop", "recovered"]
+
+
+def test_worker_that_is_recycled_is_no_message() -> None:
+    name = f"holdfast-test-{os.getpid()}"
+    with bench(names=(name,)) as watch:
+        for _ in range(4):
+            with worker(name) as one:
+                one.tell("guard w", "ok", "drain")
+                watch.round(100)
+                watch.round()
+            watch.round()
+        assert watch.target["restarts"] == {"recycle": 3}
+        assert watch.messages == []
+        watch.round(110)
+        assert watch.messages == []
+        watch.round(20)  # nothing takes its place
+        assert [one["kind"] for one in watch.messages] == ["end"]
+
+
+def test_process_that_died_of_exhaustion_stays_on_top() -> None:
+    name = f"holdfast-test-{os.getpid()}"
+    with bench(names=(name,)) as watch, worker(name), worker(name) as victim:
+        hard = resource.prlimit(victim.pid, resource.RLIMIT_NOFILE)[1]
+        resource.prlimit(victim.pid, resource.RLIMIT_NOFILE, (100, hard))
+        watch.round(20)
+        victim.tell(f"leak {100 - len(os.listdir(f'/proc/{victim.pid}/fd')) - 1}")
+        watch.round(40)
+        victim.end()
+        watch.round()
+        document = watch.document
+        [dead] = [one for one in document["targets"] if not one["alive"]]
+        assert (dead["verdict"], document["verdict"]) == ("EXHAUSTED", "EXHAUSTED")
+        assert dead["sentence"] == "it has ended out of descriptors: it held 99 of 100; this is its last state"
+        assert document["sentence"].startswith(f"{dead['target']} has ended out of descriptors")
+        answer = check_health(document, now=watch.wall, names=(name,))
+        assert answer.reasons == (f"{dead['target']}: it has ended out of descriptors",)
+        assert [one["kind"] for one in watch.messages] == ["verdict", "end"]
 
 
 def test_reused_pid_is_another_process() -> None:
@@ -504,7 +685,7 @@ def test_copies_of_a_supervisor_are_targets_that_survive_restarts(
         seen = read_stat(REAL, supervisor.pid)
         assert seen is not None
         pids = {1: first.pid, 2: second.pid}
-        restarts: dict[int, dict[str, int]] = {1: {}, 2: {}}
+        restarts: dict[int, dict[str, int]] = {1: {}, 2: {"recycle": 50, "exit": 50}}
 
         def read(pid: int, procfs: object = None) -> status.SupervisorStatus | None:
             if pid != supervisor.pid:
@@ -537,6 +718,7 @@ def test_copies_of_a_supervisor_are_targets_that_survive_restarts(
                 pids[1], restarts[1] = third.pid, {"recycle": 1}
                 watch.round()
                 found = watch.document["targets"]
+                assert [one["restart_loop"] for one in found] == [None, None]  # those before this watch are no loop
                 assert [(one["target"], one["pid"]) for one in found] == [("ami", third.pid), ("ami-2", second.pid)]
                 assert found[0]["restarts"] == {"recycle": 1}
                 pids[1] = 0  # between two attempts

@@ -51,6 +51,19 @@ def expressions(dashboard: dict[str, Any]) -> Iterator[str]:
     yield from (one["expr"] for one in dashboard["annotations"]["list"])
 
 
+def filled(expression: str) -> str:
+    return expression.replace("$target", ".*").replace("$instance", ".*")
+
+
+def test_dashboard_tells_the_targets_of_two_watches_apart() -> None:
+    dashboard = json.loads(read_integration("grafana.json"))
+    assert all('instance=~"$instance"' in one for one in expressions(dashboard))
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            assert "{{instance}}" in target["legendFormat"]
+            assert all("instance" in by for by in re.findall(r"\bby \(([^)]*)\)", target["expr"]))
+
+
 @pytest.mark.needs("promtool")
 def test_dashboard_has_valid_queries_on_metrics_that_exist(tmp_path: Path) -> None:
     dashboard = json.loads(read_integration("grafana.json"))
@@ -58,7 +71,7 @@ def test_dashboard_has_valid_queries_on_metrics_that_exist(tmp_path: Path) -> No
     used = set().union(*map(names_in, found))
     assert used <= NAMES
     assert NAMES - used <= {"holdfast_watch_samples_total", "holdfast_process_tree_processes"}
-    rules = [{"record": f"x:{number}", "expr": one.replace("$target", ".*")} for number, one in enumerate(found)]
+    rules = [{"record": f"x:{number}", "expr": filled(one)} for number, one in enumerate(found)]
     (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "x", "rules": rules}]}))
     promtool("check", "rules", "rules.yml", cwd=tmp_path)
     panels = dashboard["panels"]
@@ -73,17 +86,25 @@ def test_dashboard_has_valid_queries_on_metrics_that_exist(tmp_path: Path) -> No
 def test_verdict_panel_shows_the_worst(tmp_path: Path) -> None:
     panel = json.loads(read_integration("grafana.json"))["panels"][0]
     series = [
-        {"series": f'holdfast_leak_verdict{{target="a",verdict="{name}"}}', "values": f"{int(name == 'LEAK')}"}
+        {
+            "series": f'holdfast_leak_verdict{{instance="{instance}",target="a",verdict="{name}"}}',
+            "values": str(int(name == found)),
+        }
+        for instance, found in (("x:1", "LEAK"), ("y:1", "OK"), ("z:1", "OK"))
         for name in ("OK", "UNCLEAR", "SETTLING", "GROWING", "LEAK", "EXHAUSTED")
     ]
+    series.append({"series": 'holdfast_restart_loop{instance="z:1",target="a"}', "values": "1"})
     case = {
         "interval": "1m",
         "input_series": series,
         "promql_expr_test": [
             {
-                "expr": panel["targets"][0]["expr"].replace("$target", ".*"),
+                "expr": filled(panel["targets"][0]["expr"]),
                 "eval_time": "0m",
-                "exp_samples": [{"labels": '{target="a"}', "value": 3}],
+                "exp_samples": [
+                    {"labels": f'{{instance="{instance}",target="a"}}', "value": value}
+                    for instance, value in (("x:1", 3), ("y:1", 0), ("z:1", 5))
+                ],
             }
         ],
     }

@@ -43,7 +43,6 @@ def test_command_gets_json_and_variables(tmp_path: Path) -> None:
     variables = '"$HOLDFAST_EVENT" "$HOLDFAST_TARGET" "$HOLDFAST_VERDICT" "$HOLDFAST_TEXT"'
     script = f"(cat; echo; printf '%s|%s|%s|%s\\n' {variables}) > {out}.x; mv {out}.x {out}"
     notifier = Notifier(script, None, said.append)
-    notifier.tell(event("drain"), FACTS)  # is not announced
     notifier.tell(event(text="a\n$(touch /tmp/evil) `id`"), FACTS)
     document, variables = wait_for(out, 2)
     facts = json.loads(document)

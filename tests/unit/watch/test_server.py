@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import http.client
 import json
 import resource
+import select
 import socket
 import subprocess
 import time
@@ -283,17 +285,38 @@ def test_answers_that_nobody_reads_are_ended_and_cost_no_memory(monkeypatch: pyt
             clients.append(one)
         assert all(one.recv(1) for one in clients)
         assert read_rss_bytes() - before < 20 * size / 2
-        deadline = time.monotonic() + TIMEOUT_S
-        while time.monotonic() < deadline:
-            try:
-                assert get("/healthz").status == 200
-                break
-            except ConnectionError:  # every place is taken still
-                time.sleep(0.05)
-        else:
-            pytest.fail("expected a free connection")
-        for one in clients:
+        for one in clients:  # each is ended, though nobody reads
+            ended = select.poll()
+            ended.register(one, 0)  # POLLHUP and POLLERR are always reported
+            assert ended.poll(1000 * TIMEOUT_S)
             one.close()
+
+
+def test_clients_that_never_read_keep_no_probe_out() -> None:
+    with served() as get, contextlib.ExitStack() as stack:
+
+        def connect(request: bytes) -> socket.socket:
+            one = stack.enter_context(socket.socket())
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            one.settimeout(TIMEOUT_S)
+            one.connect((get.host, get.port))
+            one.sendall(request)
+            return one
+
+        def check_probes() -> None:
+            for path in ("/healthz", "/readyz", "/metrics") * 3:
+                assert get(path).status == 200
+
+        whole = b"GET /static/plotly.min.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        for _ in range(module.MOST_CONNECTIONS + 8):
+            assert connect(whole).recv(1)  # the answer has begun, and nobody takes the rest
+        check_probes()
+        for _ in range(200):
+            connect(b"GET /healthz HTTP/1.1\r\nHo")
+        check_probes()
+        for _ in range(module.MOST_CONNECTIONS):
+            connect(whole)
+        check_probes()
 
 
 def read_rss_bytes() -> int:

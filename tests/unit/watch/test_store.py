@@ -188,15 +188,88 @@ def test_other_version_is_refused(tmp_path: Path) -> None:
     assert refusal(path).startswith("expected version 1 of the database, got 99: another version of holdfast wrote it")
 
 
-def test_damaged_database_is_refused(tmp_path: Path) -> None:
+def check_moved_aside(path: Path) -> Path:
+    """A watch goes on with a new file, and says where what was there is kept."""
+    collector = WatchCollector(Selection(), Store(path, clock=Clock()))
+    [notice] = collector.store.notices
+    collector.round()
+    assert collector.all_problems == []
+    collector.close()
+    [moved] = path.parent.glob(f"{path.name}.damaged-*")
+    assert notice.startswith(f"{path}: the database is damaged: ")
+    assert notice.endswith(f": it is {moved} now, and a new one begins")
+    assert load_state(path)["targets"] == []
+    return moved
+
+
+def zeros(data: bytes) -> bytes:
+    return bytes(len(data))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:100] + os.urandom(len(data) - 100),
+        lambda data: os.urandom(len(data)),
+        lambda data: data[: len(data) // 2],
+        lambda data: data[:60],
+        lambda _: b"not a database",
+        zeros,
+        # SQLite puts the bytes of the schema into its message, which Python cannot decode then.
+        lambda data: data.replace(b"CREATE TABLE facts (name", b"CREATE TABLE \xff\xfe( (name "),
+    ],
+)
+def test_damaged_file_is_moved_aside(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "watch.db"
-    Store(path).close()
-    data = bytearray(path.read_bytes())
-    data[100:] = os.urandom(len(data) - 100)
-    path.write_bytes(data)
-    assert "damaged" in refusal(path)
+    filled(path)
+    path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(InputError, match="damaged"):
         load_state(path)
+    before = path.read_bytes()
+    assert check_moved_aside(path).read_bytes() == before
+
+
+def filled(path: Path) -> None:
+    store = Store(path)
+    write(store, lambda batch: batch.update_target(stored()), lambda batch: batch.set_fact("since", START))
+    write(store, lambda batch: batch.add_event(EventState(t=START, target="worker", kind="start", text="pid 1")))
+    write(store, lambda batch: batch.add_kinds(1, START, {"pipe": 1}))
+    add(store, START, 10)
+    store.close()
+
+
+def test_every_damaged_file_is_kept_with_its_journals(tmp_path: Path) -> None:
+    path = tmp_path / "watch.db"
+    for number in range(3):
+        path.write_text(f"garbage {number}")
+        Path(f"{path}-wal").write_text(f"journal {number}")
+        Store(path, clock=Clock()).close()
+    kept = sorted(tmp_path.glob("*.damaged-*"))
+    assert [one.read_text() for one in kept if not one.name.endswith("-wal")] == [f"garbage {n}" for n in range(3)]
+    assert sorted(one.read_text() for one in kept if one.name.endswith("-wal")) == [f"journal {n}" for n in range(3)]
+
+
+def test_damage_while_it_is_written_to(tmp_path: Path) -> None:
+    clock = Clock()
+    path = tmp_path / "watch.db"
+    store = Store(path, clock=clock)
+    write(store, lambda batch: batch.update_target(stored()))
+    add(store, clock.now, 1)
+    store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with open(path, "r+b") as file:  # all but the header, as a failing disk does
+        size = os.fstat(file.fileno()).st_size
+        file.seek(4096)
+        file.write(os.urandom(size - 4096))
+    store._db.execute("PRAGMA cache_size = 0")
+    for fds in range(2, 6):
+        clock.now += 61
+        write(store, lambda batch: batch.update_target(stored()))
+        add(store, clock.now, fds)
+    assert store.problem == ""
+    assert store.notices
+    assert list(tmp_path.glob("*.damaged-*"))
+    store.close()
+    assert load_state(path)["targets"][0]["series"]["fds"][-1] == 5
 
 
 @pytest.mark.parametrize(
@@ -215,26 +288,24 @@ def test_damaged_database_is_refused(tmp_path: Path) -> None:
         "UPDATE events SET t = 9e999",
         "UPDATE events SET text = x'ff'",
         "UPDATE facts SET value = 'x'",
+        "UPDATE facts SET value = '[]'",
+        "UPDATE targets SET facts = json_set(facts, '$._first', json('{\"kinds\": 1}'))",
+        "ALTER TABLE samples RENAME COLUMN low TO lowest",
         "DROP TABLE events",
     ],
 )
-def test_wrong_contents_are_refused(tmp_path: Path, change: str) -> None:
+def test_file_with_wrong_contents_is_moved_aside(tmp_path: Path, change: str) -> None:
     """Any program may have written to the file: that is no bug of holdfast."""
     path = tmp_path / "watch.db"
-    store = Store(path)
-    write(store, lambda batch: batch.update_target(stored()), lambda batch: batch.set_fact("since", START))
-    write(store, lambda batch: batch.add_event(EventState(t=START, target="worker", kind="start", text="pid 1")))
-    write(store, lambda batch: batch.add_kinds(1, START, {"pipe": 1}))
-    add(store, START, 10)
-    store.close()
+    filled(path)
     with closing(sqlite3.connect(path)) as db:
         db.execute(change)
         db.commit()
-    with pytest.raises(InputError, match=r"damaged|no such table"):
-        WatchCollector(Selection(), Store(path))
-    if "_about" not in change and "'[]'" not in change:  # which a report does not need
-        with pytest.raises(InputError, match=r"damaged|no such table"):
+    if not any(one in change for one in ("_about", "_first", "'[]'")):  # which a report does not need
+        with pytest.raises(InputError, match="damaged"):
             load_state(path)
+    with closing(sqlite3.connect(check_moved_aside(path))) as db:
+        assert db.execute("SELECT count(*) FROM targets").fetchone() == (1,)
 
 
 def test_mark_of_an_owner_that_cannot_be_read_is_replaced(tmp_path: Path) -> None:
@@ -245,17 +316,6 @@ def test_mark_of_an_owner_that_cannot_be_read_is_replaced(tmp_path: Path) -> Non
             db.execute("INSERT OR REPLACE INTO facts VALUES ('owner', ?)", (owner,))
             db.commit()
         Store(path).close()
-
-
-def test_damaged_schema_is_refused(tmp_path: Path) -> None:
-    """SQLite puts the bytes of the schema into its message, which Python cannot decode then."""
-    path = tmp_path / "watch.db"
-    Store(path).close()
-    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE facts (name", b"CREATE TABLE \xff\xfe( (name "))
-    with pytest.raises(InputError, match="damaged"):
-        Store(path)
-    with pytest.raises(InputError, match="damaged"):
-        load_state(path)
 
 
 def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
@@ -318,6 +378,13 @@ def test_file_of_a_running_watch_is_refused_and_that_of_a_killed_one_is_not(tmp_
     with python(_HOLDS, path) as child:
         assert refusal(path) == f"in use by another holdfast watch, process {child.pid}; choose another file"
         assert load_state(path)["since"] == 5.0  # but it can be read
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("UPDATE facts SET value = 'x' WHERE name = 'since'")
+            db.commit()
+        assert refusal(path).startswith("in use by another")  # also if it is damaged
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("UPDATE facts SET value = '5.0' WHERE name = 'since'")
+            db.commit()
         child.send_signal(signal.SIGKILL)
         child.wait()
         assert load_state(path)["since"] == 5.0
@@ -372,6 +439,27 @@ def test_lock_of_another_program_is_waited_for_until_the_end(tmp_path: Path) -> 
     assert load_state(path)["targets"][0]["series"]["fds"] == [1]
 
 
+@pytest.mark.parametrize("mode", ["IMMEDIATE", "EXCLUSIVE"])
+def test_file_that_another_program_has_locked_at_the_start_is_not_moved(tmp_path: Path, mode: str) -> None:
+    clock = Clock()
+    path = tmp_path / "watch.db"
+    filled(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute(f"BEGIN {mode}")
+        store = Store(path, clock=clock)
+        assert "another program has locked it" in store.problem
+        write(store, lambda batch: batch.update_target(stored()))
+        add(store, START + 5, 11)
+        other.execute("ROLLBACK")
+    clock.now += 61
+    add(store, START + 10, 12)
+    store.close()
+    assert [one.name for one in tmp_path.iterdir()] == ["watch.db"]
+    # What an exclusive lock hides is not mixed with what came after it.
+    kept = [10, 11, 12] if mode == "IMMEDIATE" else [10]
+    assert load_state(path)["targets"][0]["series"]["fds"] == kept
+
+
 def test_removed_file_is_noticed_and_written_again(tmp_path: Path) -> None:
     clock = Clock()
     path = tmp_path / "watch.db"
@@ -400,9 +488,10 @@ def test_file_replaced_by_another_is_not_written_to(tmp_path: Path) -> None:
     for fds in (1, 2, 3):
         clock.now += 61
         add(store, clock.now, fds)
-    assert "not SQLite" in store.problem
+    assert store.problem == ""
     store.close()
-    assert path.read_text() == "something else " * 50
+    [moved] = tmp_path.glob("watch.db.damaged-*")
+    assert moved.read_text() == "something else " * 50
 
 
 def test_recording_is_read_from_a_read_only_folder_without_its_journal(tmp_path: Path) -> None:
