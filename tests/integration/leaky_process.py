@@ -34,6 +34,10 @@ class LeakyProcess:
         self._done = 0
         self._expect("ready")
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def round(self, line: str = "") -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")

@@ -14,6 +14,8 @@ import pytest
 from cli_process import COMMAND, document, environment, holdfast, on_terminal, refused, without_styles
 from leaking_process import Leaker, leaker
 
+from python_child import python
+
 KEYS = {
     "verdict",
     "evidence",
@@ -51,12 +53,15 @@ def test_one_look_proves_a_leak_of_dead_pipes() -> None:
         done = holdfast("doctor", leaking.pid)
     assert (found["verdict"], found["dead_pipes"]) == ("LEAK", 300)
     assert found["evidence"]
-    assert found["advice"][-1].endswith("see docs/doctor.md.")
+    assert found["advice"][-2].endswith("see docs/doctor.md.")
+    command = f"holdfast trace --attach {leaking.pid} --for 60s"
+    assert found["advice"][-1].endswith(f": {command}")
     assert found["signature"]
     assert done.returncode == 2
     assert "300: the other end is closed in every process (read ends)" in done.stdout
     assert "write         with hold.no_leaks(): job()" in done.stdout
-    assert done.stdout.rstrip().endswith("(docs/doctor.md)")
+    assert "              (docs/doctor.md)\n" in done.stdout
+    assert done.stdout.rstrip().endswith(command)
 
 
 def test_without_descriptors_left_it_is_exhausted() -> None:
@@ -84,6 +89,31 @@ def test_growth_and_its_end_show_when_it_is_watched() -> None:
     assert found["growth_per_hour"] > 0
     low, high = found["eta_s"]
     assert 0 <= low <= (low if high is None else high)
+
+
+THREADS = """
+import sys, threading
+never, ended = threading.Event(), threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+print("ready", flush=True)
+while not ended.wait(0.05):
+    threading.Thread(target=never.wait, daemon=True).start()
+"""
+
+
+def test_threads_alone_are_enough_for_a_verdict_and_its_exit_code() -> None:
+    with python(THREADS) as leaking:
+        done = holdfast("doctor", leaking.pid, "--for", "3s", "--json")
+        shown = holdfast("doctor", leaking.pid, "--for", "2s", COLUMNS="80", NO_COLOR="1")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["verdict"], found["signature"]) == (1, "GROWING", "threads-never-ended")
+    threads = found["resources"]["threads"]
+    assert (threads["verdict"], threads["eta_s"][0] > 0) == ("GROWING", True)
+    assert found["evidence"][0].startswith("its threads rose by ")
+    assert found["advice"][-1] == f"see where they wait: py-spy dump --pid {leaking.pid}"
+    lines = shown.stdout.splitlines()
+    assert "▲ GROWING · threads: exhausted in about" in lines[1]
+    assert max(map(len, lines)) <= 80
 
 
 def _leak_until(leaking: Leaker, ended: threading.Event) -> None:
@@ -205,6 +235,19 @@ def test_it_fits_the_terminal_with_and_without_colour(columns: int) -> None:
         lines = without_styles(shown).splitlines()
         assert max(map(len, lines)) <= columns
         assert any("verdict" in line and "fds / limit" in line for line in lines)
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_a_page_in_a_pipe_is_as_wide_as_columns_says(columns: int) -> None:
+    with leaker() as leaking:
+        leaking.leak(300)
+        for command in (
+            ("doctor", str(leaking.pid)),
+            ("top", "--once", str(leaking.pid)),
+            ("explain", "Too many open files", "--pid", str(leaking.pid)),
+        ):
+            lines = holdfast(*command, COLUMNS=str(columns)).stdout.splitlines()
+            assert columns * 0.6 < max(map(len, lines)) <= columns, command
 
 
 def test_quiet_tells_by_its_exit_code_alone() -> None:

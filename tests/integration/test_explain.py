@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gzip
+import io
+import multiprocessing.util
 import os
+import pickle
 import resource
 import socket
 import subprocess
 import sys
+import tarfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from holdfast.doctor.remedies import WRITE
 from holdfast.error_guide.explain import explain
 from holdfast.errors import InputError
 from holdfast.procfs.procfs import REAL
@@ -55,7 +61,13 @@ def test_a_descriptor_that_is_closed() -> None:
         os.close(write)
     told = explain(caught.value)
     assert (told.name, told.errno, told.chain) == ("EBADF", errno.EBADF, "OSError(9)")
-    assert "Enough are free now." in told.here[0]
+    assert told.here == ()  # no limit is involved
+    assert "holdfast trace --no-reuse script.py" in told.advice[-1]
+    assert f"holdfast trace --attach {os.getpid()} --for 60s" in told.advice[-1]
+
+
+def test_too_many_open_files_ends_with_the_command_that_names_the_line() -> None:
+    assert f"holdfast trace --attach {os.getpid()} --for 60s" in explain(OSError(24, "Too many open files")).advice[-1]
 
 
 TLS = """
@@ -237,6 +249,7 @@ def test_h5py_and_a_file_that_another_process_has(tmp_path: Path, mode: str) -> 
             h5py.File(path, mode)
         told = explain(caught.value)
         assert (told.name, told.errno) == ("h5_lock", errno.EAGAIN)
+        assert told.remedy is WRITE  # parts or a central writer, for many writers
         [here] = told.here
         assert here.startswith(f"Process {child.pid} ({sys.executable[:10]}")
         assert here.endswith(f" holds an exclusive flock on {path}.")
@@ -412,9 +425,14 @@ for how in ("kill", "bus", "exit", "full"):
             pass
     except (RuntimeError, OSError) as error:
         told = explain(error)
-        print(how, told.name, told.errno)
+        print(how, told.name, told.errno, "memory.events" in " ".join(told.advice))
 """
-EXPECTED = {"kill worker_killed None", "bus worker_bus None", "exit worker_exited None", "full EMFILE 24"}
+EXPECTED = {
+    "kill worker_killed None True",
+    "bus worker_bus None False",
+    "exit worker_exited None True",
+    "full EMFILE 24 False",
+}
 
 
 def test_torch_and_the_ends_of_its_workers() -> None:
@@ -443,6 +461,113 @@ def test_torch_and_kept_tensors() -> None:
     assert "of 128 descriptors" in here[0]
     assert "shm" in here[1]
     assert "look like this" in here[2]
+
+
+FULL_SHM = """
+import sys, torch
+from torch.utils.data import DataLoader
+from holdfast.error_guide.explain import explain
+
+class Big(torch.utils.data.Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, at): return torch.zeros(4 << 20)
+
+try:
+    for batch in DataLoader(Big(), num_workers=1):
+        pass
+except (RuntimeError, OSError) as error:
+    told = explain(error)
+    print(told.name, *told.here, told.advice[0], sep="\\n")
+"""
+
+
+@pytest.mark.needs("unshare")
+def test_torch_and_a_full_dev_shm() -> None:
+    """The disk is not full: the remedy is a larger /dev/shm, or less in it."""
+    mount = 'mount -t tmpfs -o size=1M none /dev/shm && exec "$@"'
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", mount, "sh", sys.executable, "-c", FULL_SHM],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    name, *said = done.stdout.splitlines()
+    assert name in ("shm_full", "worker_bus"), done.stdout
+    assert any("/dev/shm has " in line for line in said)
+    assert "--shm-size" in said[-1]
+
+
+# ---- damaged data, and objects used too late ---------------------------------------------------------------
+
+
+def _read_unmapped() -> None:
+    with open("/proc/self/mem", "rb", buffering=0) as memory:
+        memory.read(1)
+
+
+def _read_cut_tar() -> None:
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w") as out:
+        member = tarfile.TarInfo("a.jpg")
+        member.size = 5000
+        out.addfile(member, io.BytesIO(b"x" * 5000))
+    with tarfile.open(fileobj=io.BytesIO(whole.getvalue()[:3000])) as cut:
+        member_file = cut.extractfile("a.jpg")
+        assert member_file is not None
+        member_file.read()
+
+
+def _read_cut_gzip() -> None:
+    gzip.decompress(gzip.compress(b"x" * 5000)[:-12])
+
+
+def _use_closed_file() -> None:
+    with open("/etc/hostname") as file:
+        pass
+    file.read()
+
+
+def _open_cut_image() -> None:
+    from PIL import Image
+
+    Image.open(io.BytesIO(b"\x89PNG\r\n\x1a\n\0\0"))
+
+
+def _load_cut_image() -> None:
+    from PIL import Image
+
+    whole = io.BytesIO()
+    Image.frombytes("RGB", (64, 64), os.urandom(3 * 64 * 64)).save(whole, "PNG")
+    with Image.open(io.BytesIO(whole.getvalue()[:5000])) as image:
+        image.load()
+
+
+# Real errors of the libraries themselves.
+DAMAGED: dict[str, list[Callable[[], object]]] = {
+    "EIO": [_read_unmapped],
+    "archive_truncated": [_read_cut_tar, _read_cut_gzip],
+    "pickle_truncated": [
+        lambda: pickle.loads(b""),
+        lambda: pickle.loads(pickle.dumps("x" * 1000)[:-100]),
+        lambda: pickle.loads(b"version https://git-lfs.github.com/spec/v1"),
+    ],
+    "image": [_open_cut_image, _load_cut_image],
+    "closed_file": [_use_closed_file],
+    "fds_to_keep": [
+        lambda: multiprocessing.util.spawnv_passfds(b"/bin/true", [b"true"], [0, 0]),
+        lambda: subprocess.Popen(["true"], pass_fds=(-1,)),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_data_and_misused_objects(name: str) -> None:
+    for fails in DAMAGED[name]:
+        with pytest.raises(Exception) as caught:
+            fails()
+        assert explain(caught.value).name == name, caught.value
 
 
 # ---- the rest ----------------------------------------------------------------------------------------------

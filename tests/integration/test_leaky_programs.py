@@ -8,12 +8,16 @@ from importlib.util import find_spec
 import pytest
 from leaky_process import PROGRAMS, LeakyProcess, LoopbackServer
 
+from holdfast.doctor.diagnose import SEVERITY, Diagnosed, Observation
 from holdfast.doctor.fd_profile import grown
 from holdfast.doctor.model import Diagnosis, FdProfile, Match, Sample, Verdict
+from holdfast.doctor.resources import RESOURCES as ROWS
 from holdfast.doctor.signatures import SIGNATURES, match
 from holdfast.doctor.verdict import classify
 
 ROUNDS = 20
+WATCHED_S = 660.0
+WORK_EVERY_S = 20.0
 LOADER_ROUNDS = 12
 GROWS = {Verdict.GROWING, Verdict.LEAK}
 CALM = {Verdict.OK, Verdict.SETTLING}
@@ -36,8 +40,21 @@ PER_ROUND = {
     "memfds-kept": (4, 0),
     "watchers-kept": (2, 0),
     "pidfds-kept": (2, 0),
+    "eventfds-kept": (4, 0),
+    "timerfds-kept": (4, 0),
+    "ptys-kept": (4, 0),
 }
 NO_DESCRIPTORS = ("zombies", "children-never-ended", "threads-never-ended")
+# Recognised only by their growth: the resource that each of them uses up.
+RESOURCES = {
+    "threads-never-ended": "threads",
+    "zombies": "zombies",
+    "children-never-ended": "children",
+    "memory-grows": "memory",
+    "copy-on-write": "memory",
+    "shm-files-kept": "shm_files",
+    "watches-kept": "inotify_watches",
+}
 
 # Ways to misuse a DataLoader with two workers: the row, what a round leaks, how much of that is dead; the correct way.
 LOADERS = {
@@ -150,11 +167,53 @@ def test_the_clean_counterpart_is_not_accused(name: str, server: LoopbackServer)
     _is_not_accused(_see(name, "clean", server))
 
 
+# ---- what runs out besides descriptors ---------------------------------------------------------------------
+
+
+def _watch(name: str, how: str) -> list[Diagnosed]:
+    """Returns the verdicts after eleven minutes on a clock that runs while the program works."""
+    now_s = 0.0
+    worked = 0
+    with LeakyProcess(name.replace("-", "_"), how) as program:
+
+        def wait(seconds: float) -> None:
+            nonlocal now_s, worked
+            now_s += seconds
+            while worked < now_s // WORK_EVERY_S:
+                program.round()
+                worked += 1
+
+        seen = Observation(program.pid, clock=lambda: now_s, wait=wait)
+        seen.watch(WATCHED_S)
+        return seen.conclude()
+
+
+@pytest.mark.parametrize("name", RESOURCES)
+def test_what_else_runs_out_is_named(name: str) -> None:
+    found = max(_watch(name, "leak"), key=lambda one: SEVERITY[one.diagnosis.verdict]).diagnosis
+    assert found.verdict is (Verdict.LEAK if name == "zombies" else Verdict.GROWING), found.evidence
+    assert found.decisive is not None
+    assert (found.decisive.name, found.decisive.match.name) == (RESOURCES[name], name)
+    assert found.evidence[0] == found.decisive.sentence
+    assert found.match is not None
+    assert found.match.name == name
+    assert found.advice == found.match.advice
+    assert found.next_step
+
+
+@pytest.mark.parametrize("name", RESOURCES)
+def test_its_clean_counterpart_is_calm(name: str) -> None:
+    found = [one.diagnosis for one in _watch(name, "clean")]
+    assert {one.verdict for one in found} <= CALM, [one.evidence for one in found]
+    assert not any(one.resources for one in found)
+
+
 def test_every_row_has_a_program() -> None:
     by_loader = {row for row, _, _, _ in LOADERS.values()}
     assert {row.name for row in SIGNATURES} == {*PER_ROUND, *NO_DESCRIPTORS, *by_loader, *BY_HAND_ONLY}
+    assert {row.name for row in ROWS} == {*RESOURCES.values(), "inotify_instances"}
     programs = {path.stem.replace("_", "-") for path in PROGRAMS.glob("*.py")} - {"leak-rounds", "torch-loader"}
-    assert programs == {*PER_ROUND, *NO_DESCRIPTORS}
+    assert programs == {*PER_ROUND, *NO_DESCRIPTORS, *RESOURCES}
 
 
 # ---- torch -------------------------------------------------------------------------------------------------

@@ -5,20 +5,23 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Protocol
 
 from ..errors import HoldfastError, InputError
 from ..fd_owners.agent import ask_owners
-from ..procfs.limits import PIPE_PAGES, Limit, finite
+from ..procfs.descriptors import Kind
+from ..procfs.limits import PIPE_PAGES, Limit, finite, machine_memory, without_cache
 from ..procfs.processes import Identity
 from ..procfs.procfs import REAL, ProcFS
 from ..procfs.snapshot import ProcessSnapshot, Snapshot, take_snapshot
-from .fd_profile import grown, profiles_of, suspect_fds
+from .fd_profile import baseline, grown, profiles_of, suspect_fds
 from .model import Diagnosis, FdProfile, Forecast, JobSample, Match, Verdict
 from .remedies import Remedy
+from .resources import find_full, find_uses, with_uses
 from .sampler import ENDED, EVERY_S, Series, Watch
 from .signatures import is_certain, match
 from .verdict import LEAST_S, classify, confidence_of
@@ -91,6 +94,13 @@ def remedy_of(diagnosis: Diagnosis) -> Remedy | None:
     return diagnosis.match.remedy if bad and diagnosis.match is not None else None
 
 
+def advice_of(diagnosis: Diagnosis) -> list[str]:
+    """Returns all advice as sentences: what to do, holdfast's own code for it, and the next command."""
+    remedy = remedy_of(diagnosis)
+    rest = [*([] if remedy is None else [str(remedy)]), diagnosis.next_step]
+    return [*diagnosis.advice, *filter(None, rest)]
+
+
 def kinds_of(one: HasDiagnosis) -> dict[str, int] | None:
     """Returns the counts by kind, the most frequent first; None where they cannot be listed."""
     if one.snapshot.descriptors is None:
@@ -125,7 +135,8 @@ def with_holders(target: WatchTarget) -> WatchTarget:
 
 def suspects(one: HasDiagnosis) -> list[int]:
     """Returns the descriptors to blame, if something is wrong."""
-    if one.snapshot.descriptors is None or SEVERITY[one.diagnosis.verdict] < SEVERITY[Verdict.GROWING]:
+    is_fine = SEVERITY[one.diagnosis.verdict] < SEVERITY[Verdict.GROWING] or one.diagnosis.decisive is not None
+    if one.snapshot.descriptors is None or is_fine:
         return []
     return suspect_fds(one.snapshot)
 
@@ -223,6 +234,9 @@ class Examination:
 MOST_S = 900.0
 _ROUNDS = 60
 _SOONEST_S = 0.1
+_BETWEEN_S = 20.0
+_BETWEEN_REST = 50
+_KEPT = 2
 _ENDED = "it ended while it was watched: this is its last state"
 _NOT_WAITED_FOR = "it has ended and holds nothing; its parent has not waited for it yet"
 
@@ -274,6 +288,8 @@ class Observation:
         self._clock = clock
         self._wait = wait
         self._watch: Watch | None = None
+        self._between: list[dict[Identity, FdProfile]] = []
+        self._scan_at_s = 0.0
 
     def watch(self, for_s: float, progress: Callable[[float], object] | None = None) -> None:
         """Samples for that long; calls `progress(seconds passed)` after each round, which ends the watch by True."""
@@ -281,8 +297,30 @@ class Observation:
             raise ValueError(f"expected a duration above zero, got {for_s} s")
         if self._watch is None:
             every_s = min(EVERY_S, max(_SOONEST_S, for_s / _ROUNDS))
-            self._watch = Watch([self._pid], self._procfs, self._clock, self._wait, tree=self._tree, every_s=every_s)
-        self._watch.run(for_s, progress)
+            self._watch = Watch(
+                [self._pid],
+                self._procfs,
+                self._clock,
+                self._wait,
+                tree=self._tree,
+                every_s=every_s,
+                all_resources=True,
+            )
+            self._scan_at_s = min(_BETWEEN_S, for_s / 4)
+
+        def report(passed_s: float) -> bool:
+            if self._scan_at_s <= passed_s < for_s:
+                self._scan_between(passed_s, for_s)
+            return progress is not None and bool(progress(passed_s))
+
+        self._watch.run(for_s, report)
+
+    def _scan_between(self, passed_s: float, for_s: float) -> None:
+        """Takes a snapshot while it is watched: what the last ones have in common is no job that runs just now."""
+        began = self._clock()
+        if (seen := self._scan_again()) is not None:
+            self._between = [*self._between[1 - _KEPT :], _by_identity(seen)]
+        self._scan_at_s = passed_s + max(min(_BETWEEN_S, for_s / 4), _BETWEEN_REST * (self._clock() - began))
 
     def watch_until_conclusive(self, progress: Callable[[float], object] | None = None, most_s: float = MOST_S) -> None:
         """Samples until the verdict on every process of the first snapshot is conclusive, `most_s` at most.
@@ -336,17 +374,24 @@ class Observation:
         profiles = profiles_of(last)
         before = {} if first is None else _by_identity(first)
         pipe_limit = _pipe_limit(last.shared)
+        shared = self._limits(last)
+        commands = {proc.process.pid: proc.process.cmdline for proc in last.processes}
         found = []
         for proc in last.processes:
             root = proc is last.root
-            series = self._watch.series.get(proc.process.identity) if self._watch is not None else None
+            identity = proc.process.identity
+            series = self._watch.series.get(identity) if self._watch is not None else None
             # After its end the last sample is newer than the snapshot.
             newest = series.latest if last is self.first and series is not None else None
             diagnosis = classify_process(
                 proc,
                 profiles[proc.process.pid],
-                before.get(proc.process.identity),
+                before.get(identity),
                 series,
+                recent=[one[identity] for one in self._between if identity in one],
+                shared=shared,
+                forked=commands.get(proc.process.ppid or 0) == proc.process.cmdline,
+                own=_used_by(last) if root else {},
                 fds=proc.fd_count if newest is None else newest.fds,
                 jobs=jobs if root else (),
                 cap=cap if root else None,
@@ -354,6 +399,24 @@ class Observation:
             )
             found.append(Diagnosed(snapshot=proc, diagnosis=diagnosis))
         return found
+
+    def _limits(self, last: Snapshot) -> list[Limit]:
+        """Returns the shared limits, those of memory without the page cache, which is given back when needed."""
+        shared = {limit.name: limit for limit in last.shared} | {"memory_available": machine_memory(self._procfs)}
+        if "cgroup_memory" in shared:
+            shared["cgroup_memory"] = without_cache(self._procfs, self._pid, shared["cgroup_memory"])
+        return list(shared.values())
+
+
+def _used_by(tree: Snapshot) -> dict[str, int]:
+    """Returns how much of the shared limits these processes use; of inotify the limit itself counts only them."""
+    processes = [proc.process for proc in tree.processes]
+    tasks = sum(process.threads or 0 for process in processes)
+    memory = sum(process.rss_bytes or 0 for process in processes)
+    used = dict.fromkeys(("nproc", "cgroup_pids", "threads_max", "pid_max"), tasks)
+    used |= {"cgroup_memory": memory, "memory_available": memory}
+    counted = ["inotify_instances", "inotify_watches", *(["dev_shm_bytes"] if tree.kinds.get(Kind.SHM) else [])]
+    return used | {limit.name: limit.used or 0 for limit in tree.shared if limit.name in counted}
 
 
 def classify_process(
@@ -363,13 +426,22 @@ def classify_process(
     series: Series | None,
     *,
     fds: int | None,
+    recent: Sequence[FdProfile] = (),
+    shared: Sequence[Limit] = (),
+    forked: bool = False,
+    own: Mapping[str, int] = MappingProxyType({}),
     jobs: Sequence[JobSample] = (),
     cap: int | None = None,
     pipe_limit: int | None = None,
 ) -> Diagnosis:
-    """Returns the verdict on one process from its snapshot, its profile in the first snapshot, and its samples."""
+    """Returns the verdict on one process from its snapshot, its profile in the first snapshot, and its samples.
+
+    `recent` are profiles shortly before this one, for the cause. With the `shared` limits, everything that runs out
+    counts, else only descriptors: `forked` is whether it was forked from the same program, `own` how much of the shared
+    limits its tree uses.
+    """
     nofile = next((limit for limit in proc.limits if limit.name == "nofile"), Limit(name="nofile"))
-    return classify(
+    found = classify(
         fds=fds,
         soft=nofile.soft,
         hard=nofile.hard,
@@ -377,12 +449,27 @@ def classify_process(
         jobs=jobs,
         profile=None if proc.descriptors is None else profile,
         first_profile=first,
-        match=match(profile, None if first is None else grown(first, profile)),
+        match=find_cause(profile, first, recent),
         cap=cap,
         pipe_limit=pipe_limit,
         uptime_s=proc.process.uptime_s,
         pid=proc.process.pid,
     )
+    if not shared:
+        return found
+    pid, uptime_s = proc.process.pid, proc.process.uptime_s
+    # The kernel does not enforce the limit of a user's threads for root.
+    limits = [limit for limit in (*proc.limits, *shared) if limit.name != "nproc" or proc.process.uid != 0]
+    samples = series.samples if series is not None else ()
+    uses = [*find_full(limits, own, pid), *find_uses(samples, limits, uptime_s=uptime_s, pid=pid, forked=forked)]
+    return with_uses(found, uses, pid)
+
+
+def find_cause(profile: FdProfile, first: FdProfile | None, recent: Sequence[FdProfile] = ()) -> Match | None:
+    """Names the cause by what stayed open, if that is enough for a cause: a job that runs just now comes and goes."""
+    stayed = baseline([*recent, profile])
+    found = None if first is None or not recent else match(stayed, grown(first, stayed))
+    return found or match(profile, None if first is None else grown(first, profile))
 
 
 def _with_sentence(sentence: str, found: list[Diagnosed]) -> list[Diagnosed]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 
 from ..procfs.descriptors import Descriptor, Kind
@@ -14,6 +14,7 @@ from .model import FdProfile, PathCount
 _PIPE = Kind.PIPE
 _TORCH = "/dev/shm/torch_"
 _GPU = ("/dev/nvidia", "/dmabuf:")
+_PTY = ("/dev/pts/", "/dev/ptmx")
 # The path of a memfd is a label that many share; deleted files and most shared memory have a different one each time.
 _HAS_PATH = frozenset({Kind.FILE, Kind.DEVICE})
 _ZOMBIE = "Z"
@@ -48,6 +49,7 @@ def profile_of(proc: ProcessSnapshot, children: int = 0, zombies: int = 0) -> Fd
         deleted=kinds.get(Kind.DELETED, 0),
         most_opened=_commonest(one.target for one in rest if _is_by_name(one)),
         nvidia=sum(one.target.startswith(_GPU) for one in rest),
+        ptys=sum(one.target.startswith(_PTY) for one in rest),
         children=children,
         zombies=zombies,
         threads=proc.process.threads or 0,
@@ -88,13 +90,31 @@ def grown(before: FdProfile, after: FdProfile) -> FdProfile:
     )
 
 
+def baseline(profiles: Sequence[FdProfile]) -> FdProfile:
+    """Returns the lowest of each count: the descriptors of a running job come and go, leaked ones stay."""
+    counts = [one.name for one in fields(FdProfile) if one.type == "int"]
+    kinds = set.intersection(*(set(one.kinds) for one in profiles))
+    return FdProfile(
+        **{name: min(getattr(one, name) for one in profiles) for name in counts},
+        kinds={kind: min(one.kinds[kind] for one in profiles) for kind in profiles[-1].kinds if kind in kinds},
+        established_to=_least([one.established_to for one in profiles]),
+        most_opened=_least([one.most_opened for one in profiles]),
+    )
+
+
+def _least(counted: Sequence[PathCount | None]) -> PathCount | None:
+    known = [one for one in counted if one is not None]
+    same = len(known) == len(counted) and len({one.path for one in known}) == 1
+    return min(known, key=lambda one: one.times) if same else None
+
+
 def _dead(ends: Iterable[PipeEnd]) -> tuple[int, int]:
     ways = Counter(end.access for end in ends if end.peer_state is PeerState.DEAD)
     return ways["r"], ways["w"]
 
 
 def _is_by_name(one: Descriptor) -> bool:
-    return one.kind in _HAS_PATH and not one.target.startswith(_GPU)
+    return one.kind in _HAS_PATH and not one.target.startswith((*_GPU, *_PTY))
 
 
 def _commonest(names: Iterable[str]) -> PathCount | None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from .._util.text import counted, span_words
 from .model import FdProfile, Forecast, JobTrend, Trend, Verdict, VerdictInput
 from .signatures import are_many, are_most_at_once, are_mostly_dead_pipes, count_dead
-from .trend import DAY_S, SHORT_S
+from .trend import DAY_S, LEAST_RISE, SHORT_S
 
 
 def number_words(value: float) -> str:
@@ -38,7 +38,7 @@ def find_evidence(inputs: VerdictInput, verdict: Verdict, forecasts: Sequence[Fo
     """Returns the decisive sentence first, then what weakens it; the headroom last, or first when exhausted."""
     headroom = headroom_sentence(inputs.fds, inputs.soft)
     if verdict in (Verdict.OK, Verdict.UNCLEAR):
-        many = inputs.profile is not None and are_many(inputs.profile)
+        many = inputs.profile is not None and (are_many(inputs.profile) or are_mostly_dead_pipes(inputs.profile))
         return [*_no_growth(inputs), *(dead_sentences(inputs.profile) if inputs.profile and many else ()), headroom]
     lines = [*_growth(inputs, verdict), *_unusable(inputs, verdict), *(shrink_sentence(one) for one in forecasts)]
     found = [sentence for sentence in lines if sentence]
@@ -118,6 +118,9 @@ def doubt_sentence(trend: Trend) -> str | None:
 
 
 def job_sentence(jobs: JobTrend) -> str:
+    if not jobs.grows and jobs.rise > LEAST_RISE:
+        rise = f"{number_words(jobs.rise)} descriptors more are open after {jobs.jobs:,} jobs"
+        return f"{rise}: a cache or a pool that fills would look the same"
     if not jobs.grows:
         return f"jobs release what they open: {jobs.jobs:,} of them left nothing open"
     number, low, high = (number_words(one) for one in (jobs.per_job, jobs.low, jobs.high))
@@ -193,20 +196,28 @@ def find_advice(inputs: VerdictInput, verdict: Verdict) -> tuple[str, ...]:
     if verdict is Verdict.LEAK:
         return (*cause, *until_then)
     if verdict is Verdict.GROWING:
-        return (*cause, *((_watch(name),) if inputs.match is not None else ()), *until_then)
+        return (*cause, *((watch_longer(inputs.pid),) if inputs.match is not None else ()), *until_then)
     if verdict is Verdict.SETTLING:
-        return ("check again in an hour: growth that slows down is mostly a warm-up",)
+        return (f"growth that slows down is mostly a warm-up; to make sure: holdfast doctor {name} --for 1h",)
     if verdict is Verdict.UNCLEAR:
-        return (_watch(name),)
+        return (watch_longer(inputs.pid),)
     return (*more, _at_start(inputs)) if _is_tight(inputs) else ()
+
+
+def find_next_step(inputs: VerdictInput, verdict: Verdict) -> str:
+    """Returns how to find the line of code; empty where nothing is wrong, or the advice itself is a command."""
+    if verdict not in (Verdict.GROWING, Verdict.LEAK, Verdict.EXHAUSTED):
+        return ""
+    name = "PID" if inputs.pid is None else str(inputs.pid)
+    return f"find the line that opens them: holdfast trace --attach {name} --for 60s"
 
 
 def _is_tight(inputs: VerdictInput) -> bool:
     return inputs.fds is not None and bool(inputs.soft) and inputs.fds >= _TIGHT * (inputs.soft or 0)
 
 
-def _watch(name: str) -> str:
-    return f"watch it longer before you act: holdfast doctor {name} --for 10m"
+def watch_longer(pid: int | None) -> str:
+    return f"watch it longer before you act: holdfast doctor {'PID' if pid is None else pid} --for 10m"
 
 
 def _find(name: str) -> str:

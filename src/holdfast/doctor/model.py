@@ -6,7 +6,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ..procfs.descriptors import Kind
+from ..procfs.limits import Limit
 from .remedies import Remedy
+
+# A count that does not rise in this time is that of a cache, or of a leak too slow for this watch.
+FLAT_S = 60.0
 
 # ---- inputs
 
@@ -19,7 +23,12 @@ class Sample:
     fds: int
     rss_bytes: int | None = None
     threads: int | None = None
-    children: int | None = None
+    children: int | None = None  # those that ended and were not waited for included
+    zombies: int | None = None
+    private_bytes: int | None = None
+    shared_bytes: int | None = None
+    shm_files: int | None = None  # files in /dev/shm that this process made
+    watches: int | None = None  # of inotify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +71,7 @@ class FdProfile:
     deleted: int = 0  # regular files that were unlinked
     most_opened: PathCount | None = None
     nvidia: int = 0
+    ptys: int = 0  # terminals: /dev/ptmx, /dev/pts/…
     children: int = 0
     zombies: int = 0
     threads: int = 0
@@ -160,10 +170,41 @@ class VerdictInput:
         """The trend, if it grows."""
         return self.trend if self.trend is not None and self.trend.grows else None
 
+    @property
+    def flat(self) -> bool:
+        """Whether it was watched for a minute and did not rise: a cache of a fixed size."""
+        return self.trend is not None and self.trend.span_s >= FLAT_S and self.trend.rise <= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceUse:
+    """A resource other than descriptors that grows or is used up, and the verdict on it alone.
+
+    `limit` is the one that will be reached first, None if there is none; `eta_s` as in Forecast. `sentence` is the
+    evidence.
+    """
+
+    name: str
+    noun: str
+    in_bytes: bool
+    used: int
+    limit: Limit | None
+    trend: Trend | None
+    eta_s: tuple[float, float]
+    verdict: Verdict
+    match: Match
+    next_step: str
+    sentence: str
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The verdict on one process, with its evidence."""
+    """The verdict on one process, with its evidence.
+
+    next_step   ends with the command that leads on from here
+    resources   what else grows or is used up, the worst first
+    decisive    the one of them that the verdict is about; None: it is about descriptors
+    """
 
     verdict: Verdict
     evidence: tuple[str, ...]  # sentences, the decisive one first
@@ -175,3 +216,6 @@ class Diagnosis:
     trend: Trend | None
     forecasts: tuple[Forecast, ...]
     match: Match | None
+    next_step: str = ""
+    resources: tuple[ResourceUse, ...] = ()
+    decisive: ResourceUse | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,6 +22,7 @@ from .diagnose import (
     SOFT_LIMIT,
     HasDiagnosis,
     WatchTarget,
+    advice_of,
     blamed,
     command_of,
     eta_of,
@@ -29,7 +31,7 @@ from .diagnose import (
     remedy_of,
 )
 from .messages import number_words, range_words
-from .model import FdProfile, Trend, Verdict
+from .model import FdProfile, ResourceUse, Trend, Verdict
 from .sampler import ENDED
 
 
@@ -56,7 +58,7 @@ def target_as_dict(target: WatchTarget) -> dict[str, Any]:
         "watched_s": round(target.watched_s, 3),
         "verdict": diagnosis.verdict.value,
         "evidence": [*diagnosis.evidence, *([target.confidence] if target.confidence else [])],
-        "advice": [*diagnosis.advice, *([] if (remedy := remedy_of(diagnosis)) is None else [str(remedy)])],
+        "advice": advice_of(diagnosis),
         "fds": diagnosis.fds,
         "limit": finite(diagnosis.soft),
         "hard_limit": finite(diagnosis.hard),
@@ -66,8 +68,21 @@ def target_as_dict(target: WatchTarget) -> dict[str, Any]:
         "growth_per_hour": None if diagnosis.trend is None else finite(round(diagnosis.trend.per_hour, 3)),
         "eta_s": eta_of(diagnosis),
         "signature": None if (match := blamed(diagnosis)) is None else match.name,
+        "resources": {use.name: _use_as_dict(use) for use in diagnosis.resources},
         "held_by": list(target.held_by),
         "tree": [_row(one) for one in target.processes],
+    }
+
+
+def _use_as_dict(use: ResourceUse) -> dict[str, Any]:
+    return {
+        "verdict": use.verdict.value,
+        "used": use.used,
+        "limit": None if use.limit is None else use.limit.name,
+        "headroom": None if use.limit is None else finite(use.limit.headroom),
+        "growth_per_hour": None if use.trend is None else finite(round(use.trend.per_hour, 3)),
+        "eta_s": None if finite(use.eta_s[0]) is None else [finite(round(one, 1)) for one in use.eta_s],
+        "signature": use.match.name,
     }
 
 
@@ -356,9 +371,15 @@ class DoctorPage:
 
     def _verdict(self) -> Text:
         verdict = self._diagnosis.verdict
-        forecast = forecast_of(self._diagnosis)
-        eta = when(forecast.eta_s, self._now) if forecast else ""
-        return Text(f"{marked(verdict)} · exhausted {eta}" if eta else marked(verdict), style=STYLES[verdict])
+        decisive, forecast = self._diagnosis.decisive, forecast_of(self._diagnosis)
+        said = marked(verdict)
+        if decisive is not None:
+            said += f" · {decisive.noun}"
+        eta_s = decisive.eta_s if decisive is not None else forecast.eta_s if forecast else (math.inf, math.inf)
+        eta = when(eta_s, self._now) if eta_s[1] > 0 else ""
+        if eta:
+            said += f"{':' if decisive else ' ·'} exhausted {eta}"
+        return Text(said, style=STYLES[verdict])
 
     # ---- facts -------------------------------------------------------------------------------------------
 
@@ -374,6 +395,8 @@ class DoctorPage:
         made.add_row("kinds", self._kinds())
         if pipes := dead_pipes_words(self._diagnosis.profile):
             made.add_row("dead pipes", pipes)
+        for use in self._diagnosis.resources:
+            made.add_row(_LABELS[use.name], _use_words(use, self._now))
         limits = [*self._worst.snapshot.limits, *self._target.shared]
         root = self._worst.snapshot.process.uid == 0
         tight = _tight(limits, _NOT_LISTED | _NOT_FOR_ROOT if root else _NOT_LISTED)
@@ -417,6 +440,7 @@ class DoctorPage:
             made.add_row("do", _numbered(diagnosis.advice))
         if remedy := remedy_of(diagnosis):
             add_lines(made, "write", [*remedy.code, f"({remedy.page})"])
+        add_lines(made, "next", [diagnosis.next_step] if diagnosis.next_step else [])
         return made
 
 
@@ -436,6 +460,26 @@ def _growth(trend: Trend | None, watched_s: float) -> str:
     if watched_s:
         return f"unclear after {span_words(watched_s)}: watch it longer"
     return "one snapshot: --for auto watches until the verdict is clear"
+
+
+_LABELS = {
+    "threads": "threads",
+    "zombies": "zombies",
+    "children": "children",
+    "memory": "memory",
+    "shm_files": "/dev/shm",
+    "inotify_instances": "inotify",
+    "inotify_watches": "inotify",
+}
+
+
+def _use_words(use: ResourceUse, now: datetime) -> Text:
+    text = quantity(use.used, in_bytes=use.in_bytes)
+    if use.trend is not None:
+        text += f", +{quantity(use.trend.per_hour, in_bytes=use.in_bytes)}/h"
+    if use.limit is not None and (soon := when(use.eta_s, now)):
+        text += f"; limit reached {soon}" if use.eta_s[1] > 0 else "; limit reached"
+    return Text.assemble(text, "   ", (marked(use.verdict), STYLES[use.verdict]))
 
 
 def dead_pipes_words(profile: FdProfile | None) -> str:

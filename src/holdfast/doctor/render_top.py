@@ -45,6 +45,7 @@ def detail(row: TopRow) -> RenderableType:
     add_lines(made, "because", diagnosis.evidence)
     add_lines(made, "cause", [f"looks like {match.cause}"] if (match := blamed(diagnosis)) else [])
     add_lines(made, "do", diagnosis.advice)
+    add_lines(made, "next", [diagnosis.next_step] if diagnosis.next_step else [])
     return Group(head, made)
 
 

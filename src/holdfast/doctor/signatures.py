@@ -268,6 +268,27 @@ SIGNATURES = (
         advice=("share one watcher (one watchdog Observer), or call its stop() and join()",),
     ),
     Signature(
+        name="eventfds-kept",
+        count=lambda seen: max(0, seen.kinds.get(Kind.EVENTFD, 0) - seen.kinds.get(Kind.EVENTPOLL, 0)),
+        cause="eventfds are made and never closed: every job makes a notifier, an async context or a GPU fence",
+        advice=("call os.close on an os.eventfd when done with it; make one notifier or AIO context and keep it",),
+        ordinary=64,
+    ),
+    Signature(
+        name="timerfds-kept",
+        count=lambda seen: seen.kinds.get(Kind.TIMERFD, 0),
+        cause="timers (timerfd) are made and never closed",
+        advice=("use one timer, or a loop's call_later, for all jobs; close a timerfd when its job is done",),
+        ordinary=16,
+    ),
+    Signature(
+        name="ptys-kept",
+        count=lambda seen: seen.ptys,
+        cause="terminals (pty) are opened for every command and never closed",
+        advice=("close both descriptors of os.openpty and the one of pty.fork; call close() on a child of pexpect",),
+        ordinary=16,
+    ),
+    Signature(
         name="pidfds-kept",
         count=lambda seen: seen.kinds.get(Kind.PIDFD, 0),
         cause="handles of processes (pidfd) stay open: nobody waited for the child, or called os.close on the pidfd",
@@ -324,10 +345,18 @@ def _best(seen: FdProfile, rows: Sequence[Signature], *, seen_once: bool) -> Mat
     """Tries descriptors first: threads and children that appear with them are a consequence."""
     for counted, total in _totals(seen).items():
         found = [(row.count(seen) - (row.ordinary if seen_once else 0), row) for row in rows if row.of == counted]
-        excess, row = max(found, key=lambda one: one[0], default=(0, None))
+        # Dead ones are leaked for sure, live ones may be of a running job: the cause must not change with it.
+        dead = max((one for one in found if one[1].dead), key=_excess, default=(0, None))
+        excess, row = max(found, key=_excess, default=(0, None))
+        if 2 * dead[0] >= excess and dead[0] >= AT_LEAST:
+            excess, row = dead
         if row is not None and excess >= max(AT_LEAST, AT_LEAST_PART * total):
             return _match(row, seen, total)
     return None
+
+
+def _excess(one: tuple[int, Signature | None]) -> int:
+    return one[0]
 
 
 def _totals(seen: FdProfile) -> dict[str, int]:

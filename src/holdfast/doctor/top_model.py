@@ -65,6 +65,8 @@ class TopModel:
         self._clock = clock
         self._watch = Watch((), procfs, clock, every_s=every_s)
         self._snapshots: dict[Identity, tuple[ProcessSnapshot, FdProfile]] = {}
+        self._before: dict[Identity, FdProfile] = {}
+        self._shared: tuple[Limit, ...] = ()
         self._first: dict[Identity, FdProfile] = {}
         self._verdicts: dict[Identity, Diagnosis] = {}
         self._pipe_pages: int | None = None
@@ -91,6 +93,7 @@ class TopModel:
         pids = self._pids
         roots = roots_of(list(find_busy(self._procfs) if pids is None else pids), self._procfs)
         self._watch.roots = tuple(roots)
+        self._before = {identity: profile for identity, (_, profile) in self._snapshots.items()}
         self._snapshots = {}
         pages = 0
         for root in roots:
@@ -99,6 +102,7 @@ class TopModel:
             except InputError:
                 continue  # it has ended meanwhile
             self._keep(snapshot)
+            self._shared = snapshot.shared
             pages += next((limit.used or 0 for limit in snapshot.shared if limit.name == "pipe_user_pages"), 0)
         self._pipe_pages = pages
         now = self._clock()
@@ -135,7 +139,16 @@ class TopModel:
         series = self._watch.series.get(identity)
         first = self._first.get(identity)
         earlier = None if first is profile else first
-        return classify_process(proc, profile, earlier, series, fds=_latest(series, proc.fd_count))
+        before = self._before.get(identity)
+        return classify_process(
+            proc,
+            profile,
+            earlier,
+            series,
+            fds=_latest(series, proc.fd_count),
+            recent=[] if before is None else [before],
+            shared=self._shared,
+        )
 
     def _row(self, identity: Identity) -> TopRow | None:
         """Returns None if the process has ended."""

@@ -129,6 +129,9 @@ _TIMES_SPREAD = 4
 _SLOWING = 0.6
 # The least part of the rise in its first half: a rise at a single moment is a step, not a trend.
 _LEAST_STEP = 0.1
+# Of a rise at random moments, fewer than these may all miss the last quarter.
+_LEAST_EXPECTED = 6
+_LEAST_PART = 0.25
 _PARTS = 8
 _LEAST_DAYS = 4
 _MOST_IN_TWO = 0.5
@@ -185,6 +188,8 @@ def trend_of(baselines: Sequence[Baseline]) -> Trend | None:
     if span_s < SHORT_S:
         slope = with_drift(slope, hours, counts)
     shape = shape_of(counts, slope, LEAST_RISE)
+    if shape is Shape.RISING and span_s < SHORT_S and _has_ended(counts):
+        shape = Shape.SETTLING
     grows = shape is Shape.RISING and _rises_by_the_day(baselines, width_s, slope.value)
     settles = shape is Shape.SETTLING
     return Trend(
@@ -216,6 +221,14 @@ def shape_of(values: Sequence[float], slope: Slope, least_rise: float) -> Shape:
     if late < _SLOWING * early:
         return Shape.SETTLING
     return Shape.RISING if early >= _LEAST_STEP * (last - first) else Shape.LEVEL
+
+
+def _has_ended(values: Sequence[float]) -> bool:
+    """Whether it rose by next to nothing in the last quarter: a cache that was filled and is full now."""
+    quarter = len(values) // 4
+    before = values[-1 - quarter] - values[0]
+    expected = before / (len(values) - 1 - quarter) * quarter
+    return expected >= _LEAST_EXPECTED and values[-1] - values[-1 - quarter] <= _LEAST_PART * expected
 
 
 def _rises_by_the_day(baselines: Sequence[Baseline], width_s: float, per_hour: float) -> bool:
@@ -259,25 +272,31 @@ def _is_spread(values: Sequence[int], span_s: float) -> bool:
 
 # Imports, caches and pools open descriptors in the first jobs and keep them.
 WARM_UP_JOBS = 10
-LEAST_JOBS = 9
-# All pairs are compared; a longer history is thinned to every second, third, … job.
-_MOST_JOBS = 200
+_JOB_PARTS = 8
+LEAST_JOBS = 4 * _JOB_PARTS
+# Caches keep 128 handles by default, as functools.lru_cache does: one that fills looks like a leak until then.
+LEAST_JOBS_RISE = 128
 
 
 def find_job_trend(jobs: Sequence[JobSample]) -> JobTrend | None:
-    """Returns the trend over jobs in order, without the first ten; None if fewer than nine remain."""
+    """Returns the trend over jobs in order, without the first ten; None if fewer than 32 remain.
+
+    It grows if the lowest count of each eighth of the jobs is above the one before, by 128 in all, and if the rise does
+    not slow down.
+    """
     counted = list(jobs)[WARM_UP_JOBS:]
     if len(counted) < LEAST_JOBS:
         return None
-    step = -(-len(counted) // _MOST_JOBS)
-    thin = counted[::-step][::-1]  # counted from the last one, which is always there
-    values = [one.fds for one in thin]
-    slope = find_slope([one.job for one in thin], values)
+    edges = [len(counted) * part // _JOB_PARTS for part in range(_JOB_PARTS + 1)]
+    lowest = [min(counted[start:end], key=lambda one: one.fds) for start, end in pairwise(edges)]
+    slope = find_slope([one.job for one in lowest], [one.fds for one in lowest])
+    steps = [after.fds - before.fds for before, after in pairwise(lowest)]
+    third = len(steps) // 3
     return JobTrend(
         per_job=slope.value,
         low=slope.low,
         high=slope.high,
-        rise=values[-1] - values[0],
+        rise=sum(steps),
         jobs=len(counted),
-        grows=shape_of(values, slope, LEAST_RISE) is Shape.RISING,
+        grows=min(steps) > 0 and sum(steps) >= LEAST_JOBS_RISE and sum(steps[-third:]) >= _SLOWING * sum(steps[:third]),
     )

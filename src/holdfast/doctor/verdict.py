@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .._util.text import span_words
+from .._util.text import format_bytes, span_words
 from ..procfs.descriptors import Kind
-from .messages import find_advice, find_evidence, number_words, range_words
-from .model import Diagnosis, FdProfile, Forecast, JobSample, Match, Sample, Trend, Verdict, VerdictInput
+from .messages import find_advice, find_evidence, find_next_step, number_words, range_words
+from .model import Diagnosis, FdProfile, Forecast, JobSample, Match, ResourceUse, Sample, Trend, Verdict, VerdictInput
 from .signatures import are_most_at_once, are_most_of_growth, are_mostly_dead_pipes
 from .trend import CONCLUSIVE_S, DAY_S, HOUR_S, LEAST_RISE, SHORT_S, find_job_trend, find_trend
 
@@ -44,7 +44,8 @@ def classify(
                of 8 or more finished loaders, 256 or more other dead ends, or 1,024 or more connections that the peer
                has closed are half of all descriptors
     GROWING    the baseline grows (the interval of its slope excludes zero), and nothing else is known; or more than
-               half of the descriptors, and at least 16, are dead pipes, but too few to prove a leak
+               half of the descriptors, and at least 16, are dead pipes, but too few to prove a leak, and their number
+               did not stay the same in a watch of a minute
     SETTLING   it grew, but more and more slowly: a slope of zero is possible now
     UNCLEAR    it rose in a watch of less than three minutes, in which a job or a cycle of a minute looks like growth:
                there it is GROWING only if the process may have grown at that rate for a quarter of its life, or would
@@ -84,6 +85,7 @@ def classify(
         trend=inputs.trend,
         forecasts=forecasts,
         match=match,
+        next_step=find_next_step(inputs, verdict),
     )
 
 
@@ -106,7 +108,7 @@ def _verdict(inputs: VerdictInput) -> Verdict:
         return Verdict.EXHAUSTED
     if _leaks(inputs):
         return Verdict.LEAK
-    if inputs.growing or (inputs.profile is not None and are_mostly_dead_pipes(inputs.profile)):
+    if inputs.growing or (inputs.profile is not None and are_mostly_dead_pipes(inputs.profile) and not inputs.flat):
         return Verdict.GROWING
     if inputs.trend is not None and inputs.trend.settles:
         return Verdict.SETTLING
@@ -207,16 +209,19 @@ def confidence_of(found: Diagnosis) -> Confidence:
     """
     if found.verdict in (Verdict.LEAK, Verdict.EXHAUSTED):
         return Confidence(True, "certain: the evidence is conclusive, a longer watch would not change the verdict")
-    trend = found.trend
+    trend = found.trend if found.decisive is None else found.decisive.trend
     if trend is None:
         return Confidence(False, f"not sure: the watch was too short, {span_words(LEAST_S)} is the minimum")
     if trend.grows:
-        return _growth(trend)
+        return _growth(trend) if found.decisive is None else _resource_growth(found.decisive, trend)
     if trend.settles:
         longer = span_words(min(max(2 * trend.span_s, LEAST_S), DAY_S))
         return Confidence(False, f"not sure whether it will end: a watch of {longer} would settle it")
     if trend.unclear:
-        rise = f"it rose by {number_words(trend.rise)} in {span_words(trend.span_s)}"
+        amount = (
+            format_bytes(int(trend.rise)) if found.decisive and found.decisive.in_bytes else number_words(trend.rise)
+        )
+        rise = f"it rose by {amount} in {span_words(trend.span_s)}"
         text = f"not sure: {rise}, which a job or a leak would explain"
         return Confidence(False, f"{text}; a watch of {span_words(CONCLUSIVE_S)} would settle it")
     return _absence(trend, _headroom(found))
@@ -234,6 +239,14 @@ def _growth(trend: Trend) -> Confidence:
             f"first, of {span_words(DAY_S)} the second",
         )
     return Confidence(True, f"{sure}; a daily cycle may explain it: a watch of {span_words(DAY_S)} would settle it")
+
+
+def _resource_growth(use: ResourceUse, trend: Trend) -> Confidence:
+    is_known = trend.span_s >= LEAST_S and trend.high <= _FACTOR * trend.low
+    longer = (
+        "" if is_known else f", not how fast: a watch of {span_words(max(CONCLUSIVE_S, 2 * trend.span_s))} would tell"
+    )
+    return Confidence(is_known, f"sure (95 %) that its {use.noun} grow{'s' if use.in_bytes else ''}{longer}")
 
 
 def _absence(trend: Trend, headroom: float) -> Confidence:

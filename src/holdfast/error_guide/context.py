@@ -18,9 +18,8 @@ from ..errors import InputError
 from ..procfs.descriptors import count
 from ..procfs.limits import (
     available_memory,
-    number_after,
+    count_oom_kills,
     process_limits,
-    read_cgroup_file,
     shared_limits,
     threads_by_user,
 )
@@ -160,7 +159,7 @@ def _memory(pid: int, procfs: ProcFS) -> dict[str, Any]:
         "available_bytes": available_memory(procfs),
         "overcommit": number_or_none(procfs, "/proc/sys/vm/overcommit_memory"),
         "address_space_bytes": _address_space(pid, procfs),
-        "oom_kills": number_after(read_cgroup_file(procfs, pid, "memory.events"), "oom_kill"),
+        "oom_kills": count_oom_kills(procfs, pid),
     }
 
 

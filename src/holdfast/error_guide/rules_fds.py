@@ -8,7 +8,8 @@ from ..doctor.remedies import FIND_LEAK, LOADER
 from .rules import Fact, Rank, Rule
 
 _FIND_THE_LEAK = (
-    "`holdfast doctor PID` counts the descriptors by kind, and reports whether they grow and what leaks them."
+    "`holdfast doctor PID` reports whether they grow and what leaks them; `holdfast trace --attach PID --for 60s` "
+    "names the line."
 )
 _RAISE = (
     "Raise the limit with `hold.raise_nofile()` at the start or with `ulimit -n`; if there is a leak, this "
@@ -35,9 +36,9 @@ RULES = (
         advice=(
             "Do not keep what a DataLoader returns: `clone()` tensors that you store (also those used through "
             "`.numpy()`), and delete iterators after the loop, as well as exceptions whose traceback refers to one.",
-            _FIND_THE_LEAK,
             "`torch.multiprocessing.set_sharing_strategy('file_system')` needs no descriptor per tensor, but a killed "
             "run leaves files in /dev/shm.",
+            _FIND_THE_LEAK,
         ),
         remedy=LOADER,
     ),
@@ -57,8 +58,8 @@ RULES = (
         advice=(
             "Do not keep tensors that workers send, because each one holds a descriptor. `clone()` those that you "
             "store.",
-            _FIND_THE_LEAK,
             _RAISE,
+            _FIND_THE_LEAK,
         ),
         remedy=LOADER,
     ),
@@ -116,10 +117,10 @@ RULES = (
         ),
         facts=(Fact.DESCRIPTORS,),
         advice=(
-            _FIND_THE_LEAK,
             "Close what you open per item: use `with open(…)`, one session for all requests and one DataLoader for "
             "all epochs, and do not store iterators, tensors or exceptions.",
             _RAISE,
+            _FIND_THE_LEAK,
         ),
         remedy=FIND_LEAK,
     ),
@@ -156,13 +157,48 @@ RULES = (
             "the error appears in code that did nothing wrong."
         ),
         mistaken_for="Too many open files. That gives errno 24, never 9; no limit is involved here.",
-        facts=(Fact.DESCRIPTORS,),
         advice=(
             "Look for two owners of one descriptor: os.close(f.fileno()), os.fdopen without closefd=False, "
             "socket(fileno=…), or a handle inherited over fork and closed on both sides.",
-            "`python -X dev` reports failing closes in destructors, which are silent otherwise.",
             "At interpreter exit the cause is usually a ThreadPool or Pool that is still alive (as in "
             "tf.distribute.MirroredStrategy): close() and join() it earlier.",
+            "`holdfast trace --no-reuse script.py` gives a number again as late as possible, so that the stale use "
+            "itself fails, and names both lines. For a running process: `holdfast trace --attach PID --for 60s`.",
+        ),
+    ),
+    Rule(
+        name="closed_file",
+        title="I/O operation on closed file",
+        needles=("closed file",),
+        pattern=r"(operation on|read of|write to|seek of|tell of|peek of|flush of) closed file",
+        rank=Rank.CAUSE,
+        says=(
+            "The code used a Python file object after its close(), often at the end of a `with` block: a generator, "
+            "an array that is read lazily (numpy.load of .npz, h5py, Image.open) or another thread still uses it."
+        ),
+        mistaken_for="Bad file descriptor (errno 9). The descriptor was closed properly; the object is used too late.",
+        advice=(
+            "Use the data inside the `with` block, or copy it out first: Image.load(), array[...], list(rows).",
+            "In a pool or DataLoader, open the file inside the worker. One owner closes it, after all have finished.",
+            "If a library closed it, `python -X dev script.py` shows unclosed and doubly closed files with their "
+            "origin; `holdfast trace script.py` records who opens and closes descriptors.",
+        ),
+    ),
+    Rule(
+        name="fds_to_keep",
+        title="bad value(s) in fds_to_keep",
+        needles=("fds_to_keep",),
+        rank=Rank.CAUSE,
+        says=(
+            "A new process was to inherit a descriptor that is listed twice, is negative (already closed) or too "
+            "large. With the start methods spawn and forkserver, this happens when two arguments of a Process share "
+            "one descriptor: the same tensor, queue or connection passed twice."
+        ),
+        mistaken_for="A lack of descriptors (errno 24), or a bug in subprocess.",
+        advice=(
+            "Pass every tensor, queue and connection once. `clone()` tensors that share memory, or send an array.",
+            "Do not pass closed connections or files, and let pass_fds have no duplicates.",
+            "torch.multiprocessing.set_sharing_strategy('file_system') passes no descriptors for tensors.",
         ),
     ),
 )

@@ -11,7 +11,10 @@ _NEVER_UNLOCK = (
     "Do not disable locking (HDF5_USE_FILE_LOCKING=FALSE) to write: four writers without locks lose most of "
     "the data, without an error."
 )
-_ONE_OWNER = "Write one file per writer and merge them later, or let one process write for all."
+_ONE_OWNER = (
+    "With several writers, let each write a part of its own and merge them (`hold.write`, `consolidate()`), or let one "
+    "process write for all (`holdfast serve`)."
+)
 
 RULES = (
     Rule(
@@ -32,10 +35,10 @@ RULES = (
         advice=(
             "Close the file in the process that holds it, or stop that process. A handle inherited over fork keeps "
             "the lock too.",
-            _ONE_OWNER + " Create files with mode 'x' under a temporary name, never with 'w' over a file in use.",
+            _ONE_OWNER,
             _NEVER_UNLOCK,
         ),
-        remedy=LOCKED,
+        remedy=WRITE,
     ),
     Rule(
         name="h5_no_locks",
@@ -264,27 +267,6 @@ RULES = (
         ),
     ),
     Rule(
-        name="ENOSPC",
-        title="No space left on device",
-        errno=errno.ENOSPC,
-        needles=("no space left on device", "enospc", "errno 28", "error(28,"),
-        pattern=r"no space left|\bENOSPC\b|errno 28\b|error\(28, ",
-        rank=Rank.CAUSE,
-        says=(
-            "A file system has no free space or no free inodes (many small files). It may not be the disk you expect: "
-            "/dev/shm and /tmp are often separate file systems."
-        ),
-        mistaken_for="A full data disk when /dev/shm is full. The inotify watch limit gives the same errno.",
-        facts=(Fact.DISK, Fact.SHM),
-        advice=(
-            "Run `df -h` and `df -i` on the path. Deleted files that are still open count too: `lsof +L1`.",
-            "The file that was being written is incomplete, especially if it is HDF5. `holdfast verify` checks "
-            "TFRecord files.",
-            "Put temporary files elsewhere: TMPDIR=/big/disk.",
-        ),
-        remedy=WRITE,
-    ),
-    Rule(
         name="EDQUOT",
         title="Disk quota exceeded",
         errno=errno.EDQUOT,
@@ -304,6 +286,95 @@ RULES = (
             "being written is incomplete.",
         ),
         remedy=WRITE,
+    ),
+    Rule(
+        name="EIO",
+        title="Input/output error",
+        errno=errno.EIO,
+        needles=("input/output error", "errno 5]", "errno = 5,", "error(5,"),
+        pattern=r"input/output error|errno 5\]|errno ?= ?5,|error\(5, ",
+        rank=Rank.CAUSE,
+        says=(
+            "The device or the server behind the file failed: a bad disk, a network mount or FUSE mount that lost its "
+            "server, a thin volume without space. Writing to a terminal that was closed gives the same errno."
+        ),
+        mistaken_for="A corrupt file. The bytes could not be read at all; another copy, or a retry, may be intact.",
+        facts=(Fact.DISK,),
+        advice=(
+            "Look at the kernel's log: `dmesg -T | tail -50`, and `mount` for a network file system; `smartctl -a` "
+            "for a local disk.",
+            "A program started from a terminal needs `nohup`, or its output in a file, to outlive the terminal.",
+            "Do not trust what was being written. `holdfast verify FILE` checks it; copy what can still be read.",
+        ),
+        remedy=READ_AROUND,
+    ),
+    Rule(
+        name="archive_truncated",
+        title="An archive ends too early",
+        needles=(
+            "unexpected end of data",
+            "before the end-of-stream marker",
+            "file is not a zip file",
+            "pytorchstreamreader failed",
+        ),
+        # A codec of Python and JSON parsers use the same words.
+        pattern=r"^(?!.*(codec can't decode|json)).*(end of data|end-of-stream|not a zip file|StreamReader failed)",
+        rank=Rank.CAUSE,
+        says=(
+            "A tar, gzip, zip or torch checkpoint file ends inside a member: a download or copy was interrupted, the "
+            "disk was full, or its writer was killed or is still writing."
+        ),
+        mistaken_for="A wrong format or version. `tar tf` may list the first members and still fail at the end.",
+        facts=(Fact.HEAD, Fact.DISK),
+        advice=(
+            "Compare size and checksum with the source, and copy the file again.",
+            "`holdfast verify FILE` lists what is damaged in tar shards; `holdfast salvage FILE OUT` keeps the rest.",
+            "Write under a temporary name and rename after closing, so that no reader sees half a file.",
+        ),
+        remedy=READ_AROUND,
+    ),
+    Rule(
+        name="pickle_truncated",
+        title="A pickle ends too early, or is none",
+        needles=("ran out of input", "pickle data was truncated", "invalid load key", "unpickling stack underflow"),
+        rank=Rank.CAUSE,
+        says=(
+            "The pickled data is empty, cut off, or something else: its writer was killed or has not flushed yet, two "
+            "processes wrote the file at once, or it is a git-lfs pointer (`invalid load key, 'v'`). In the start of "
+            "a spawned process, the parent died while it sent the arguments."
+        ),
+        mistaken_for="A wrong version of Python or of the class.",
+        facts=(Fact.HEAD, Fact.DISK),
+        advice=(
+            "Look at the file: `ls -l NAME`, `head -c 200 NAME`. `git lfs pull` downloads the data behind a pointer.",
+            "Write to a temporary name, flush, os.fsync, then os.replace: readers see the old or the new file.",
+            "In a spawned process, look for the error of the parent, which comes first.",
+        ),
+    ),
+    Rule(
+        name="image",
+        title="An image cannot be decoded",
+        needles=(
+            "cannot identify image file",
+            "unidentifiedimageerror",
+            "image file is truncated",
+            "broken data stream",
+        ),
+        pattern=r"cannot identify image file|UnidentifiedImageError|image file is truncated|broken data stream when",
+        rank=Rank.CAUSE,
+        says=(
+            "Pillow found no image format that it knows, or the file ends too early: the download was interrupted or "
+            "is an HTML error page, the file is empty, or it is a format without a plugin (HEIC, AVIF, SVG). For a "
+            "file object, its position may be at the end of the data: call seek(0)."
+        ),
+        mistaken_for="A bug in Pillow, or a wrong file extension, which Pillow ignores.",
+        facts=(Fact.HEAD, Fact.DISK),
+        advice=(
+            "Look at the file: `file NAME`, `head -c 200 NAME`. Load it again if it is short or a web page.",
+            "Check all images once before the training (Image.open(…).verify()), and list those that fail.",
+            "Skip bad samples while reading and count them; do not set LOAD_TRUNCATED_IMAGES, which fills in grey.",
+        ),
+        remedy=READ_AROUND,
     ),
     Rule(
         name="h5_open",
@@ -333,6 +404,27 @@ RULES = (
 
 # These come last: they apply only if no specific rule matches.
 GENERAL = (
+    Rule(
+        name="ENOSPC",
+        title="No space left on device",
+        errno=errno.ENOSPC,
+        needles=("no space left on device", "enospc", "errno 28", "error(28,"),
+        pattern=r"no space left|\bENOSPC\b|errno 28\b|error\(28, ",
+        rank=Rank.CAUSE,
+        says=(
+            "A file system has no free space or no free inodes (many small files). It may not be the disk you expect: "
+            "/dev/shm and /tmp are often separate file systems."
+        ),
+        mistaken_for="A full data disk when /dev/shm is full. The inotify watch limit gives the same errno.",
+        facts=(Fact.DISK, Fact.SHM),
+        advice=(
+            "Run `df -h` and `df -i` on the path. Deleted files that are still open count too: `lsof +L1`.",
+            "The file that was being written is incomplete, especially if it is HDF5. `holdfast verify` checks "
+            "TFRecord files.",
+            "Put temporary files elsewhere: TMPDIR=/big/disk.",
+        ),
+        remedy=WRITE,
+    ),
     Rule(
         name="ENOENT",
         title="No such file or directory",

@@ -189,7 +189,8 @@ RULES = (
         mistaken_for="A bug in the program that died.",
         facts=(Fact.MEMORY, Fact.SHM),
         advice=(
-            "`dmesg -T | grep -i -E 'oom|killed process'`, `kubectl describe pod` or `sacct -j JOB` show who sent it.",
+            "`dmesg -T | grep -i -E 'oom|killed process'`, `oom_kill` in the control group's memory.events, `kubectl "
+            "describe pod` or `sacct -j JOB` show who sent it.",
             "If it ran out of memory, use fewer workers, smaller batches and less prefetch, or give the container "
             "more memory.",
         ),

@@ -11,6 +11,10 @@ _SHM_SIZE = (
     "Make /dev/shm larger: use docker's --shm-size=8g (the default is 64 MB) or --ipc=host; in Kubernetes, "
     "mount an emptyDir with medium: Memory there."
 )
+_WHO_KILLED = (
+    "`dmesg -T | grep -i -E 'oom|killed process'`, `oom_kill` in the control group's memory.events "
+    "(/sys/fs/cgroup/memory.events in a container) or `kubectl describe pod` shows whether it was the kernel."
+)
 _LESS_AT_A_TIME = (
     "Keep less in flight: use a smaller batch, prefetch_factor or num_workers. `holdfast plan` computes the need."
 )
@@ -22,6 +26,49 @@ _SAID = (
 )
 
 RULES = (
+    Rule(
+        name="shm_full",
+        title="Shared memory (/dev/shm) is full",
+        errno=errno.ENOSPC,
+        needles=("no space left on device", "errno 28", "error(28,", "to file </torch_", "for file </torch_"),
+        pattern=(
+            r"(unable to (write to|resize)|shared memory\(shm\) for) file </torch_"
+            r"|^(?=.*(/dev/shm/|[</']torch_\d|'/psm_)).*(no space left|errno 28\b|error\(28, )"
+        ),
+        rank=Rank.CAUSE,
+        says=(
+            "The file system of shared memory is full, not a disk: DataLoader workers put every batch there "
+            "(/dev/shm/torch_…) until the main process has used it. In a container it is often 64 MB."
+        ),
+        mistaken_for="A full disk. `df` on the data folder shows free space, and cleaning it up does not help.",
+        facts=(Fact.SHM, Fact.MEMORY),
+        advice=(
+            _SHM_SIZE,
+            _LESS_AT_A_TIME,
+            "Look for files that killed runs left: `ls -l /dev/shm`. Remove those that no process has open.",
+        ),
+        remedy=READ_BOUNDED,
+    ),
+    Rule(
+        name="collective_timeout",
+        title="NCCL watchdog: a collective operation timed out",
+        needles=("collective operation timeout", "watchdog got stuck", "nccl operations have failed or timed out"),
+        rank=Rank.SIGN,
+        says=(
+            "A rank waited for the others in all_reduce, broadcast or barrier until the timeout (10 minutes by "
+            "default). One rank did not come: it died, it waits for data, or it had fewer batches than the others. "
+            "The ranks that print this are the ones that waited."
+        ),
+        mistaken_for="A fault of the network or the GPU. Usually the missing rank has another error, earlier.",
+        facts=(Fact.MEMORY, Fact.SHM),
+        advice=(
+            "Find the rank that is missing: the one whose SeqNum is lowest or that prints nothing. `holdfast explain "
+            "rank*.log` shows the first error; `py-spy dump --pid PID` where it waits.",
+            "Give every rank the same number of batches (drop the last, or torch's Join context).",
+            "If loading is slow, `holdfast doctor PID` on that rank. Raise `timeout=` of init_process_group only for "
+            "work that is known to take longer.",
+        ),
+    ),
     Rule(
         name="worker_bus",
         title="DataLoader worker killed by a bus error",
@@ -54,12 +101,12 @@ RULES = (
         mistaken_for="A bug in the Dataset, or a /dev/shm that is too small. The latter gives `Bus error`.",
         facts=(Fact.MEMORY, Fact.SHM),
         advice=(
-            "`dmesg -T | grep -i -E 'oom|killed process'` or `kubectl describe pod` shows whether it was the kernel.",
+            _WHO_KILLED,
             _LESS_AT_A_TIME,
             "Keep no big Python lists or dicts in the Dataset, because reference counting copies their pages in every "
             "worker. Use numpy arrays.",
         ),
-        remedy=LOADER,
+        remedy=READ_BOUNDED,
     ),
     Rule(
         name="worker_signal",
@@ -111,7 +158,7 @@ RULES = (
         ),
         facts=(Fact.MEMORY, Fact.SHM, Fact.DESCRIPTORS),
         advice=(
-            "Look for the first error above this one, and in the kernel log: `dmesg -T | tail`.",
+            "Look for the first error above this one. " + _WHO_KILLED,
             "Run once with num_workers=0 (or in one process), so that an exception shows its traceback.",
             "`PYTHONFAULTHANDLER=1` shows where native code crashed.",
         ),

@@ -126,6 +126,21 @@ def read_cgroup_file(procfs: ProcFS, pid: int, name: str) -> str:
     return read_or_none(procfs, f"{_MOUNT}/{path}/{name}") or read_or_none(procfs, f"{_MOUNT}/{name}") or ""
 
 
+def without_cache(procfs: ProcFS, pid: int, limit: Limit) -> Limit:
+    """Subtracts the page cache from a group's usage: the kernel frees it when memory is requested."""
+    if limit.used is None:
+        return limit
+    cache = number_after(read_cgroup_file(procfs, pid, "memory.stat"), "inactive_file") or 0
+    return replace(limit, used=max(0, limit.used - cache))
+
+
+def count_oom_kills(procfs: ProcFS, pid: int) -> int | None:
+    """Returns how many processes of the control group the kernel has killed for lack of memory."""
+    v1 = parse_cgroup(read_or_none(procfs, f"/proc/{pid}/cgroup") or "").get("memory", "/").strip("/")
+    old = f"{_MOUNT}/memory/{v1}/memory.oom_control"
+    return number_after(read_cgroup_file(procfs, pid, "memory.events") or read_or_none(procfs, old) or "", "oom_kill")
+
+
 def number_after(text: str, title: str) -> int | None:
     """Returns the number in the row with this title: 3 for `oom_kill 3\\n` and "oom_kill"."""
     for line in text.splitlines():
@@ -133,6 +148,15 @@ def number_after(text: str, title: str) -> int | None:
         if len(words) > 1 and words[0] == title and words[1].isdigit():
             return int(words[1])
     return None
+
+
+def machine_memory(procfs: ProcFS) -> Limit:
+    """Returns the memory of the machine, without what the kernel frees when memory is requested."""
+    kib = number_after(read_or_none(procfs, "/proc/meminfo") or "", "MemTotal:")
+    free = available_memory(procfs)
+    if kib is None or free is None:
+        return Limit(name="memory_available")
+    return Limit(name="memory_available", used=max(0, 1024 * kib - free), soft=1024 * kib, hard=1024 * kib)
 
 
 def available_memory(procfs: ProcFS) -> int | None:
@@ -153,14 +177,14 @@ def used_limits(procfs: ProcFS, root: int, tables: Tables) -> list[Limit]:
         "pipe_user_pages": PIPE_PAGES
         * len({one.inode for table in tables.values() for one in table or () if one.kind is pipes}),
         "inotify_instances": len(watchers),
-        "inotify_watches": _watches(procfs, watchers),
+        "inotify_watches": count_watches(procfs, watchers),
     }
     return [
         replace(limit, used=own[limit.name]) if limit.name in own else limit for limit in shared_limits(procfs, root)
     ]
 
 
-def _watches(procfs: ProcFS, watchers: list[tuple[int, int]]) -> int | None:
+def count_watches(procfs: ProcFS, watchers: list[tuple[int, int]]) -> int | None:
     """Counts the watches: fdinfo of an inotify descriptor has a row `inotify wd:1 ino:…` for each."""
     rows = 0
     for pid, fd in watchers:
@@ -236,6 +260,24 @@ def _call_prlimit(procfs: ProcFS, pid: int, which: int) -> Bounds | None:
     except (OSError, ValueError):
         return None
     return Bounds(soft=math.inf if soft < 0 else soft, hard=math.inf if hard < 0 else hard)
+
+
+def plan_limit(soft: float, hard: float, want: int | None, want_hard: int | None) -> tuple[float, float]:
+    """Returns the new limits: the soft one is raised to `want`, by default to the hard one, and neither is lowered."""
+    new_hard = max(hard, want_hard or 0)
+    return max(soft, min(new_hard if want is None else want, new_hard)), new_hard
+
+
+def swap_nofile(pid: int, new: tuple[float, float] | None = None) -> tuple[float, float]:
+    """Returns the limits of open descriptors of a running process, soft and hard, and sets them if `new` is given."""
+
+    def raw(value: float) -> int:
+        return resource.RLIM_INFINITY if value == math.inf else int(value)
+
+    which = resource.RLIMIT_NOFILE
+    old = resource.prlimit(pid, which) if new is None else resource.prlimit(pid, which, (raw(new[0]), raw(new[1])))
+    soft, hard = (math.inf if value == resource.RLIM_INFINITY else value for value in old)
+    return soft, hard
 
 
 def _limit(name: str, used: int | None, bounds: Bounds | None) -> Limit:
@@ -324,9 +366,13 @@ def name_of(limit: Limit) -> str:
     return NAMES.get(limit.name, limit.name)
 
 
+def is_bytes(limit: Limit) -> bool:
+    return limit.name in _BYTES
+
+
 def amount(limit: Limit, value: float | None) -> str:
     """Formats a value in the unit of this limit: `12.3 GB` or `4,711`."""
-    return quantity(value, in_bytes=limit.name in _BYTES)
+    return quantity(value, in_bytes=is_bytes(limit))
 
 
 def quantity(value: float | None, *, in_bytes: bool = False) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import InputError
 from .descriptors import Descriptor, Kind, PathGroup, count, count_kinds, group_paths, scan
@@ -176,7 +176,20 @@ def _count(number: int | None) -> str:
     return "?" if number is None else f"{number:,}"
 
 
-def take_snapshot(pid: int | None = None, tree: bool = True, procfs: ProcFS = REAL) -> Snapshot:
+class AllProcesses(NamedTuple):
+    """What a snapshot reads of every process of the machine; snapshots that are taken together share it."""
+
+    parents: Mapping[int, int]
+    users: Mapping[int, int]
+
+
+def read_all_processes(procfs: ProcFS = REAL) -> AllProcesses:
+    return AllProcesses(read_parents(procfs), threads_by_user(procfs))
+
+
+def take_snapshot(
+    pid: int | None = None, tree: bool = True, procfs: ProcFS = REAL, *, others: AllProcesses | None = None
+) -> Snapshot:
     """Scans a process, by default this one, and its descendants. Raises InputError if there is no such process.
 
     With no descriptor free it still reports this process's descriptors, pipes and limits, but not its children.
@@ -185,7 +198,7 @@ def take_snapshot(pid: int | None = None, tree: bool = True, procfs: ProcFS = RE
     if root is None:
         raise InputError("this process is not visible in /proc: pass the pid of one that is")
     with _without_gc():
-        return _take(procfs, root, tree)
+        return _take(procfs, root, tree, others)
 
 
 @contextmanager
@@ -200,8 +213,8 @@ def _without_gc() -> Iterator[None]:
             gc.enable()
 
 
-def _take(procfs: ProcFS, root: int, tree: bool) -> Snapshot:
-    parents = read_parents(procfs) if tree else {}
+def _take(procfs: ProcFS, root: int, tree: bool, others: AllProcesses | None) -> Snapshot:
+    parents = {} if not tree else read_parents(procfs) if others is None else others.parents
     seen: dict[int, Process] = {}
     tables: Tables = {}
     for one in [root, *descendants(parents, root)]:
@@ -213,7 +226,7 @@ def _take(procfs: ProcFS, root: int, tree: bool) -> Snapshot:
     if root not in seen:
         raise InputError(f"there is no process {root}")
     sockets, pipes = name_sockets(procfs, tables), find_pipe_ends(procfs, tables)
-    users = threads_by_user(procfs)
+    users = threads_by_user(procfs) if others is None else others.users
     complete = not tree or root in parents
     children = Counter(parents.values()) if tree and complete else None
     processes = tuple(

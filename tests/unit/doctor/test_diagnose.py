@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -8,10 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.doctor.diagnose import MOST_S, Observation, diagnose
-from holdfast.doctor.model import JobSample, Verdict
+from holdfast.doctor.diagnose import MOST_S, Observation, diagnose, find_cause
+from holdfast.doctor.model import FdProfile, JobSample, Verdict
 from holdfast.doctor.verdict import LEAST_S, confidence_of
 from holdfast.errors import InputError
+from holdfast.procfs.descriptors import Kind
 from holdfast.procfs.procfs import REAL, number_or_none
 from unit.procfs.fake_proc import FakeProc, FakeStat
 
@@ -311,7 +313,7 @@ def test_jobs_are_those_of_the_root() -> None:
     fake = _fake(10)
     fake.add_process(8, ppid=7)
     fake.add_fd(8, 0, "/dev/null")
-    jobs = [JobSample(job=job, fds=10 + 3 * job) for job in range(40)]
+    jobs = [JobSample(job=job, fds=10 + 3 * job) for job in range(80)]
     root, child = diagnose(7, procfs=fake, jobs=jobs)
     assert (root.diagnosis.verdict, child.diagnosis.verdict) == (Verdict.LEAK, Verdict.OK)
 
@@ -322,3 +324,25 @@ def test_another_users_descriptors_are_counted_and_not_judged() -> None:
     (found,) = diagnose(7, procfs=fake)
     assert (found.diagnosis.fds, found.diagnosis.profile) == (100, None)
     assert found.diagnosis.verdict is Verdict.OK
+
+
+def test_the_cause_does_not_change_while_a_job_runs() -> None:
+    """Each epoch leaves dead pipes, and a running one has files open as well, at most as many again."""
+    first = FdProfile(fds=10, kinds={Kind.PIPE: 4, Kind.FILE: 3})
+
+    def after(epochs: int, files: int) -> FdProfile:
+        dead = 9 * epochs
+        kinds = {Kind.PIPE: 4 + 10 * epochs, Kind.FILE: 3 + files}
+        return FdProfile(
+            fds=10 + 10 * epochs + files, kinds=kinds, self_pairs=epochs, hup=dead // 2, err=dead - dead // 2
+        )
+
+    chance = random.Random(7)
+    looks = [after(epochs, chance.randrange(0, 20 * epochs)) for epochs in range(4, 40)]
+    causes = [find_cause(look, first, recent) for look, *recent in zip(looks[2:], looks[1:], looks, strict=False)]
+    assert {None if cause is None else cause.name for cause in causes} == {"dead-dataloader-iterators"}
+    # A job that has opened many files by the last look only is not the cause.
+    busy = after(10, 500)
+    calm = find_cause(busy, first, [after(9, 0), after(8, 0)])
+    assert calm is not None
+    assert calm.name == "dead-dataloader-iterators"

@@ -170,6 +170,7 @@ def test_the_document() -> None:
         "growth_per_hour": 421,
         "eta_s": [7260, 8340],
         "signature": "dead-loaders",
+        "resources": {},
         "held_by": ["x"],
     }
     assert [row["pid"] for row in tree] == [41231, 41300]
