@@ -24,11 +24,11 @@ from .procfs.limits import (
     PIPE_PAGES,
     Limit,
     available_memory,
-    number_after,
     process_limits,
     read_cgroup_file,
     shared_limits,
     threads_by_user,
+    without_cache,
 )
 from .procfs.procfs import REAL, ProcFS
 
@@ -350,7 +350,7 @@ def read_limits(procfs: ProcFS = REAL, *, uid: int | None = None, cores: float |
         pipe_pages=shared["pipe_user_pages"],
         shm=shared["dev_shm_bytes"],
         tasks=(*per_user, *(shared[name] for name in _TASKS)),
-        memory=(_without_cache(procfs, own, shared["cgroup_memory"]), _available_memory(procfs)),
+        memory=(without_cache(procfs, own, shared["cgroup_memory"]), _available_memory(procfs)),
         cores=_cores(procfs, own) if cores is None else cores,
         privileged=uid == 0,
     )
@@ -367,14 +367,6 @@ def parse_cpu_max(text: str) -> float:
 def _available_memory(procfs: ProcFS) -> Limit:
     free = available_memory(procfs)
     return Limit(name="memory_available", used=None if free is None else 0, soft=free, hard=free)
-
-
-def _without_cache(procfs: ProcFS, pid: int, limit: Limit) -> Limit:
-    """Subtracts the page cache from a group's usage: the kernel frees it when memory is requested."""
-    if limit.used is None:
-        return limit
-    cache = number_after(read_cgroup_file(procfs, pid, "memory.stat"), "inactive_file") or 0
-    return replace(limit, used=max(0, limit.used - cache))
 
 
 def _cores(procfs: ProcFS, pid: int) -> float:

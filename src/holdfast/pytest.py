@@ -3,7 +3,8 @@
     pytest --fd-leaks              every test; --fd-leaks=2 lets each test leave two resources
     @pytest.mark.fd_leaks(max=0)   this test, also without the option; max=None: not this one
     fd_leaks = 0                   in the ini file: every test
-    pytest --fd-leaks-trace        also shows which lines opened the descriptors; or fd_leaks_trace = true
+    pytest --fd-leaks-trace        every test, and shows which lines opened what was left
+    fd_leaks_trace = true          in the ini file: shows the lines for the tests that are checked
 
 It is off by default and then imports nothing. The check runs after the test's own fixtures were torn down. What
 fixtures of a wider scope open during their setup does not count. A failed test is not checked: its traceback keeps
@@ -43,9 +44,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--fd-leaks-trace",
         action="store_true",
-        help="Show which lines opened the descriptors that a checked test left behind.",
+        help="Like --fd-leaks, and show which lines opened the descriptors that a test left behind.",
     )
-    parser.addini("fd_leaks_trace", "Like --fd-leaks-trace.", type="bool", default=False)
+    parser.addini(
+        "fd_leaks_trace", "Like --fd-leaks-trace, for the tests that are checked.", type="bool", default=False
+    )
     parser.addini("fd_leaks", "Like --fd-leaks: how many resources a test may leave behind; empty is off.", default="")
 
 
@@ -79,8 +82,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def _allowed_by_config(config: pytest.Config) -> int | None:
     given: int | None = config.getoption("--fd-leaks")
     text = str(config.getini("fd_leaks")).strip()
-    if given is not None or not text:
+    if given is not None:
         return given
+    if not text:
+        return 0 if config.getoption("--fd-leaks-trace") else None
     if not text.isdigit():
         raise pytest.UsageError(f"expected fd_leaks to be a number in the ini file, got {text!r}")
     return int(text)

@@ -311,21 +311,24 @@ class Float32(Array):
 class Ragged(_Stored):
     """A list of any length in every row: `Ragged(Float32(4))`. `Ragged(Ragged(Int64()))` is a list of lists.
 
-    A record without the feature has an empty list. In a tf.train.SequenceExample a Ragged column is the feature list of
+    A record without the feature has an empty list; a feature that no record has is an error. `default=[]` accepts that,
+    too: it is the only default. In a tf.train.SequenceExample a Ragged column is the feature list of
     that name, one item per step; without one it is a list of values in the context.
 
     `codec` and `chunk_rows` are those of Value.
     """
 
-    __slots__ = ("inner", "key")
+    __slots__ = ("default", "inner", "key")
 
     inner: Value | Ragged
+    default: list[Any] | None
     key: str | None
 
     def __init__(
         self,
         inner: Value | Ragged | type[Value],
         *,
+        default: Any = None,
         key: str | None = None,
         codec: Codec = None,
         chunk_rows: int | None = None,
@@ -336,7 +339,8 @@ class Ragged(_Stored):
             raise SchemaError(f"Ragged: expected a column type such as Float32(4), got {inner!r}")
         if isinstance(inner, Ragged) and isinstance(inner.inner, Ragged):
             raise SchemaError("Ragged: expected at most two levels, got three")
-        if inner.key is not None or (isinstance(inner, Value) and inner.default is not None):
+        self.default = _plain_default(default)
+        if inner.key is not None or inner.default is not None or self.default not in (None, []):
             raise SchemaError("Ragged: the key goes to the outermost Ragged, and an empty list is the only default")
         if inner.codec is not None or inner.chunk_rows is not None:
             raise SchemaError("Ragged: codec and chunk_rows go to the outermost Ragged")
@@ -358,14 +362,16 @@ class Ragged(_Stored):
         return isinstance(other, Ragged) and self.inner == other.inner
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ragged) and (self.inner, self.key) == (other.inner, other.key)
+        mine = self.inner, self.default, self.key
+        return isinstance(other, Ragged) and mine == (other.inner, other.default, other.key)
 
     def __hash__(self) -> int:
         return hash((Ragged, self.inner))
 
     def __repr__(self) -> str:
+        default = ["default=[]"] if self.default is not None else []
         key = [f"key={self.key!r}"] if self.key is not None else []
-        return f"Ragged({', '.join([repr(self.inner), *key, *self._storage_args()])})"
+        return f"Ragged({', '.join([repr(self.inner), *default, *key, *self._storage_args()])})"
 
 
 Column = Value | Ragged
@@ -460,7 +466,8 @@ def _stored(column: Column) -> dict[str, Any]:
 def column_to_json(column: Column) -> dict[str, Any]:
     key = {} if column.key is None else {"key": column.key}
     if isinstance(column, Ragged):
-        return {"type": "Ragged", "inner": column_to_json(column.inner)} | key
+        empty: dict[str, Any] = {} if column.default is None else {"default": []}
+        return {"type": "Ragged", "inner": column_to_json(column.inner)} | empty | key
     default = {} if column.default is None else {"default": _plain(column.default)}
     dtype = {"dtype": column.dtype} if isinstance(column, Array) and column.type_name == Array.__name__ else {}
     return {"type": column.type_name} | dtype | {"shape": list(column.shape)} | default | key
@@ -490,7 +497,7 @@ def column_from_json(content: Any) -> Column:
     try:
         more = {name: content.get(name) for name in ("key", "codec", "chunk_rows")}
         if content["type"] == "Ragged":
-            return Ragged(column_from_json(content["inner"]), **more)
+            return Ragged(column_from_json(content["inner"]), default=content.get("default"), **more)
         dtype = [content["dtype"]] if content["type"] == Array.__name__ else []
         return _TYPES[content["type"]](*dtype, *content["shape"], default=_rich(content.get("default")), **more)
     except (KeyError, TypeError, AttributeError, ValueError) as error:

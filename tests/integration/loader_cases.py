@@ -491,6 +491,31 @@ def struck(seed: int, sharing: str) -> dict[str, Any]:
 # ---- going on ----------------------------------------------------------------------------------------------
 
 
+class Unreadable:
+    """Raises in the trainer, when its batch is unpickled."""
+
+    def __init__(self, kind: type[Exception]) -> None:
+        self.kind = kind
+
+    def __reduce__(self) -> Any:
+        return _raise, (self.kind, "of the batch")
+
+
+def _raise(kind: type[Exception], text: str) -> None:
+    raise kind(text)
+
+
+def unreadable(pin_memory: bool) -> dict[str, Any]:
+    """What is raised, and how it is chained."""
+    found = {}
+    for kind in (OSError, TimeoutError, BlockingIOError, ConnectionResetError, FileNotFoundError, EOFError):
+        iterator = iter(loader([Unreadable(kind)] * 4, collate_fn=list, pin_memory=pin_memory))
+        error = _drain(iterator)
+        assert error is not None
+        found[kind.__name__] = [repr(error), repr(error.__cause__)]
+    return found
+
+
 def goes_on() -> dict[str, Any]:
     """torch's goes on after an item that could not be made."""
     iterator = iter(loader(Broken(), batch_size=1))
@@ -646,6 +671,7 @@ if __name__ == "__main__":
             hung,
             struck,
             goes_on,
+            unreadable,
             closed_and_used_again,
             inherited,
             out_of_descriptors,

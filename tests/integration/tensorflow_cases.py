@@ -312,6 +312,18 @@ def told_spec(ask: dict[str, Any]) -> Any:
     }
 
 
+def without_samples(ask: dict[str, Any]) -> Any:
+    """The specs of datasets of no samples, whose functions run on samples that are left out; and how many batches."""
+    ds = hold.read(ask["folder"], SCHEMA).shard((0, 1), remainder="drop")
+
+    def twice(sample: dict[str, Any]) -> dict[str, Any]:
+        return {"twice": sample["id"] * 2}
+
+    mapped = [ds.take(0).map(twice).batch(2), ds.batch(2).take(0).map(twice), ds.skip(10**6).map(twice).batch(2)]
+    mapped += [ds.map(twice).batch(10**6), ds.take(0).map(twice)]
+    return [[described(one)["twice"], len(list(one))] for one in (dataset.tf() for dataset in mapped)]
+
+
 def padded_and_filtered(ask: dict[str, Any]) -> Any:
     """How many rows batches have of which the filter takes three samples, and none."""
     ds = hold.read(ask["folder"], SCHEMA).take(12)
@@ -465,6 +477,7 @@ CASES: dict[str, Callable[[dict[str, Any]], Any]] = {
         resumed_repeat,
         structures,
         told_spec,
+        without_samples,
     )
 }
 

@@ -276,4 +276,6 @@ def test_it_names_the_lines_that_opened_what_was_left(tmp_path: Path) -> None:
     assert f"  opened at {path}:3 in helper ← {path}:5 in test_pipe (2 descriptors: " in said
     assert outcomes(said) == {"test_pipe": {"PASSED", "ERROR"}, "test_clean": {"PASSED"}}
     assert "opened at" not in run(tmp_path, text, "--fd-leaks")[1]
+    assert f"{path}:3 in helper" in run(tmp_path, text, "--fd-leaks-trace")[1]  # alone, it checks every test
+    assert run(tmp_path, text, ini="fd_leaks_trace = true")[0] == 0
     assert f"{path}:3 in helper" in run(tmp_path, text, ini="fd_leaks = 0\nfd_leaks_trace = true")[1]

@@ -174,6 +174,11 @@ def test_what_one_batch_cannot_tell(play: Player) -> None:
     assert "got one of 'y'" in told["wrong"]
 
 
+def test_functions_over_no_samples(play: Player) -> None:
+    batch = [f"TensorSpec ({rows},) int64" for rows in (2, 2, 2, None)]
+    assert play("without_samples") == [[spec, 0] for spec in (*batch, "TensorSpec () int64")]
+
+
 # ---- passes ------------------------------------------------------------------------------------------------
 
 

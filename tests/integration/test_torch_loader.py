@@ -96,6 +96,13 @@ def test_a_closed_loader_starts_anew(torch_child: TorchChild) -> None:
     assert torch_child.play("closed_and_used_again") == {"error": "ClosedLoaderError", "again": 12}
 
 
+@pytest.mark.parametrize("pin_memory", [False, True])
+def test_errors_of_a_batchs_own_classes_are_raised_as_they_are(torch_child: TorchChild, pin_memory: bool) -> None:
+    kinds = ("OSError", "TimeoutError", "BlockingIOError", "ConnectionResetError", "FileNotFoundError", "EOFError")
+    expected = {kind: [f"{kind}('of the batch')", "None"] for kind in kinds}
+    assert torch_child.play("unreadable", pin_memory=pin_memory) == expected
+
+
 def test_goes_on_after_a_bad_item(torch_child: TorchChild) -> None:
     expected = [*range(5), "bad", *range(6, 24)]
     assert torch_child.play("goes_on") == {"got": expected}

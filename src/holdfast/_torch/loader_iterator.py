@@ -23,7 +23,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from .._util.finalize import close_when_collected
 from ..errors import ClosedLoaderError, WorkerDiedError, WorkerError, WorkerTimeoutError
 from ..procfs.processes import describe_state, is_stopped
-from .transport import Deadline, MessageReader, PinQueue, unpack
+from .transport import Deadline, FetchError, MessageReader, PinQueue, unpack
 from .workers import GRACE_S, LoaderWorkers
 
 _LIBRARY_PATHS = tuple(str(Path(file).parent) + os.sep for file in (torch.__file__, multiprocessing.__file__, __file__))
@@ -154,8 +154,10 @@ class LoaderIterator(_MultiProcessingDataLoaderIter):
             self._check_workers(deadline)
         try:
             return unpack(message, deadline, copy_batches=self._copy_batches)
-        except (OSError, EOFError) as error:
-            raise self._fetch_error(error) from error
+        except OSError as error:
+            if (explained := self._explain(error)) is None:
+                raise
+            raise explained from error
 
     def _get_pinned(self) -> Any:
         """Takes a batch from torch's thread, which copies them into pinned memory as they come."""
@@ -165,8 +167,8 @@ class LoaderIterator(_MultiProcessingDataLoaderIter):
             try:
                 return self._data_queue.get(timeout=deadline.at_most(_PINNED_POLL_S).left_s())
             except queue.Empty:
-                if self._pin_queue.error is not None:
-                    raise self._fetch_error(self._pin_queue.error) from None
+                if (error := self._pin_queue.error) is not None:
+                    raise (isinstance(error, OSError) and self._explain(error)) or error from None
                 self._check_workers(deadline)
                 if not self._pin_memory_thread.is_alive():
                     raise RuntimeError("Pin memory thread exited unexpectedly") from None
@@ -180,13 +182,15 @@ class LoaderIterator(_MultiProcessingDataLoaderIter):
 
     # ---- errors --------------------------------------------------------------------------------------------
 
-    def _fetch_error(self, error: OSError | EOFError) -> Exception:
+    def _explain(self, error: OSError) -> Exception | None:
         """Explains why the memory of a batch could not be fetched: a dead or stopped worker, or no free descriptor."""
-        if isinstance(error, BlockingIOError):
-            return self._timeout_error()
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        if error.errno in (errno.EMFILE, errno.ENFILE):
             return WorkerError(_TOO_MANY)
-        return self._death(_ENDING_S) or error
+        if not isinstance(error, FetchError):
+            return None
+        if isinstance(error.__cause__, BlockingIOError):
+            return self._timeout_error()
+        return self._death(_ENDING_S)
 
     def _death(self, wait_s: float = 0) -> WorkerDiedError | None:
         """Returns the error for dead workers. A process closes its pipes a little before it has ended: `wait_s`."""

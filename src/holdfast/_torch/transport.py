@@ -385,12 +385,24 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name) if replacement is None else replacement
 
 
+class FetchError(OSError):
+    """Raised from the error that kept a worker's descriptor from being fetched. Others are of the batch's own classes,
+    which are unpickled too."""
+
+
 class _FetchedDescriptor:
     """Fetches a descriptor from a worker, with a timeout: torch would wait forever for a stopped worker."""
 
     _id: tuple[str, int]
 
     def detach(self) -> int:
+        try:
+            return self._fetch()
+        except (OSError, EOFError) as error:
+            text = f"cannot fetch the memory of a batch from its worker: {error!r}"
+            raise FetchError(getattr(error, "errno", None), text) from error
+
+    def _fetch(self) -> int:
         address, key = self._id
         with _connect(address, _current.deadline) as connection:
             authkey = process.current_process().authkey

@@ -7,6 +7,7 @@ reused for another.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
@@ -101,21 +102,51 @@ class ForkAware(Protocol):
 _aware: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 _registered = False
 
+# The signals with a handler that a hook removes in the child. Python forgets, in a child, which signals have arrived
+# since the fork: one that met the parent's handler there would be lost. So they are blocked from before the fork until
+# after the hooks, and do then what they would have done without the handler.
+signals_removed_in_child: set[int] = set()
+_forking = threading.local()  # `mask` is what the thread blocked before; only during a fork
+
 
 def call_after_fork(thing: ForkAware) -> None:
     """Calls `thing.after_fork_in_child()` in every child forked while it is alive."""
     global _registered
     if not _registered:
-        os.register_at_fork(after_in_child=_tell_all)
+        os.register_at_fork(before=_block_signals, after_in_parent=_restore_mask, after_in_child=_tell_all)
         _registered = True
     _aware.add(thing)
+
+
+def _block_signals() -> None:
+    if not signals_removed_in_child:
+        return
+    # Read first: a handler of the program that raises in the second call would lose what that returns. A mask that is
+    # there already is of a fork whose last hook was interrupted by such an exception.
+    if not hasattr(_forking, "mask"):
+        _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals_removed_in_child)
+
+
+def _restore_mask() -> None:
+    error = None
+    while hasattr(_forking, "mask"):
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+            del _forking.mask
+        except BaseException as raised:  # noqa: BLE001 - of a handler of the program, at any point in here
+            error = raised
+    if error is not None:
+        raise error
 
 
 def _tell_all() -> None:
     things = list(_aware)
     _aware.clear()  # before the calls: a hook may register its object again, for the next fork
-    for thing in things:
-        thing.after_fork_in_child()
+    with contextlib.ExitStack() as hooks:  # it calls all, also if one raises
+        hooks.callback(_restore_mask)
+        for thing in things:
+            hooks.callback(thing.after_fork_in_child)
 
 
 def describe_exit(exit_code: int | None) -> str:

@@ -6,6 +6,7 @@ Every error becomes one type that names the URL.
 from __future__ import annotations
 
 import errno
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ T = TypeVar("T")
 Options = Mapping[str, Any]
 
 PAUSES_S = (0.25, 1.0, 4.0)  # before the second, third and last try
+LIMIT_S = 120.0  # of a read that makes no progress; packages of stores have limits of their own, or none
 
 _PACKAGES = {
     "s3": "s3fs",
@@ -54,11 +56,20 @@ def open_store(url: str, options: Options | None = None) -> tuple[Any, str]:
     return fs, path
 
 
-def ask(url: str, question: Callable[[], T], wrong: type[HoldfastError] = InputError) -> T:
-    """Calls the store; retries transient errors and turns the others into an error that names the URL."""
+def ask(
+    url: str,
+    question: Callable[[], T],
+    wrong: type[HoldfastError] = InputError,
+    progress: Callable[[], int] | None = None,
+) -> T:
+    """Calls the store; retries transient errors and turns the others into an error that names the URL.
+
+    progress: the bytes so far of a read that may take long
+    """
     for pause_s in (*PAUSES_S, None):
         try:
-            return question()
+            # A write that was given up may still arrive, also after its retry.
+            return _within_limit(question, progress) if wrong is InputError else question()
         except HoldfastError:
             raise
         except Exception as error:
@@ -69,6 +80,32 @@ def ask(url: str, question: Callable[[], T], wrong: type[HoldfastError] = InputE
                 raise wrong(text) from error
             time.sleep(pause_s)
     raise AssertionError
+
+
+def _within_limit(question: Callable[[], T], progress: Callable[[], int] | None) -> T:
+    """Calls in a thread of its own. TimeoutError: no answer and no progress for LIMIT_S; the thread is left behind."""
+    answers: list[T] = []
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            answers.append(question())
+        except BaseException as error:  # noqa: BLE001  # the caller raises it
+            errors.append(error)
+        finally:
+            ended.set()
+
+    ended = threading.Event()
+    threading.Thread(target=call, name="holdfast-store", daemon=True).start()
+    before = -1
+    while not ended.wait(LIMIT_S):
+        now = progress() if progress is not None else before
+        if now == before:
+            raise TimeoutError(f"the store did not answer for {LIMIT_S:g} s")
+        before = now
+    if errors:
+        raise errors[0]
+    return answers[0]
 
 
 def is_final(error: Exception) -> bool:

@@ -5,10 +5,11 @@ import os
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from holdfast._util.fds import Reserve
+from holdfast._util.fds import OwnFd, Reserve, move_up
 
 # Limits belong to a process: each of these programs is one of its own.
 FILL = """
@@ -114,18 +115,56 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), len(reserve))
     assert said == "11 1"
 
 
-def test_a_number_that_became_a_strangers_is_not_closed() -> None:
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR, os.O_WRONLY])
+def test_a_number_that_became_a_strangers_is_not_closed(flags: int) -> None:
+    """Not even if it is /dev/null again."""
     reserve = Reserve(1)
-    (fd,) = reserve._fds
+    (fd,) = reserve.fds
     os.close(fd)
-    read_end, write_end = os.pipe()
+    strangers = os.open(os.devnull, flags)
     try:
-        assert fd in (read_end, write_end)
+        assert fd == strangers
         with reserve.spend() as spent:
             assert not spent
             os.fstat(fd)
         reserve.close()
-        os.fstat(read_end)
+        os.fstat(fd)
     finally:
-        os.close(read_end)
-        os.close(write_end)
+        os.close(fd)
+
+
+def test_our_own_descriptors_are_recognised(tmp_path: Path) -> None:
+    def opened(name: str = "log", flags: int = os.O_WRONLY | os.O_CREAT | os.O_APPEND) -> int:
+        return os.open(tmp_path / name, flags)
+
+    same_fd = OwnFd(opened())
+    number = same_fd.number
+    for stranger in (lambda: opened("other"), lambda: opened(flags=os.O_WRONLY), lambda: opened(flags=os.O_RDONLY)):
+        os.close(number)
+        assert stranger() == number
+        assert same_fd.number == -1
+        assert not same_fd.close()
+        os.fstat(number)
+        os.close(number)
+        same_fd = OwnFd(opened())
+        assert same_fd.number == number
+    copy = OwnFd(os.dup(number), is_shared=True)
+    os.set_blocking(number, False)  # of the open file, which they share
+    assert copy.number >= 0
+    assert same_fd.number == -1
+    assert copy.close()
+    assert not copy.close()
+    os.close(number)
+
+
+def test_a_descriptor_with_a_high_number() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        for limit, least in ((soft, 512), (256, 192)):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            moved = move_up(os.open(os.devnull, os.O_RDONLY))
+            assert moved >= least
+            assert not os.get_inheritable(moved)
+            os.close(moved)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
