@@ -57,10 +57,10 @@ def close_all():
 if __name__ == "__main__":
     torch.set_num_threads(1)
     for _ in range(14):
+        close_all()  # first: a thread of its queue closes the last pipe some time after it was dropped
         keep_in_a_list()
         keep_in_an_exception()
         keep_in_a_cycle()
-        close_all()
 """
 
 DRIFT = """
@@ -163,7 +163,7 @@ def test_the_page_in_a_pipe_has_no_color_and_a_row_a_line(drift: Path) -> None:
         assert "\\x" not in done.stdout
         assert re.search(r"descriptor \d+: double close$", done.stdout, re.MULTILINE)
         assert re.search(
-            r"^  program.py:\d+ closes descriptor \d+ a second time, after .* closes\.$", done.stdout, re.M
+            r"^    program.py:\d+ closes descriptor \d+ a second time: .* Close it in one place\.$", done.stdout, re.M
         )
 
 

@@ -242,7 +242,7 @@ seconds_of = _parsed_by(parse_seconds)
 # compares them.
 COMMANDS = {
     "Diagnose": {
-        "doctor": "Find descriptor leaks, and when processes run out of descriptors.",
+        "doctor": "Find leaks, and when descriptors, threads or memory run out.",
         "top": "Show processes and their descriptors live.",
         "plan": "Check whether a run fits the limits of this machine.",
         "explain": "Explain an error message using this machine's limits.",
@@ -271,6 +271,7 @@ COMMANDS = {
     },
     "Write": {
         "serve": "Run the central writer of a dataset directory.",
+        "log": "Export a log of hold.log for TensorBoard.",
     },
     "Learn": {
         "demo": "Show the main features on generated data, in under a minute.",

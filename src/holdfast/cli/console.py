@@ -77,6 +77,12 @@ class Screen:
         return not self.as_json and not self.quiet
 
     @property
+    def page_width(self) -> int | None:
+        """The width for a page of prose and tables: COLUMNS, also in a pipe; None: that of the terminal or pipe."""
+        columns = os.environ.get("COLUMNS", "")
+        return int(columns) if columns.isdecimal() and int(columns) > 0 else None
+
+    @property
     def _console(self) -> Console:
         from rich.console import Console
 
@@ -162,6 +168,18 @@ def show_rest(screen: Screen, left: int, what: str = "", *, indent: int = 0) -> 
     if left > 0:
         more = counted(left, f"more {what}") if what else f"{left:,} more"
         screen.print(f"{' ' * indent}… and {more} (--json lists all)")
+
+
+_SHOWN_REPEATED = 5
+
+
+def show_repeated(screen: Screen, repeated: Sequence[str], done: str) -> None:
+    """Prints which files were given more than once. `done`: what was done with each once."""
+    if repeated:
+        screen.print(f"Given more than once and {done} once:")
+        for text in repeated[:_SHOWN_REPEATED]:
+            screen.print(f"  {printable(text)}")
+        show_rest(screen, len(repeated) - _SHOWN_REPEATED, indent=2)
 
 
 _SHOWN_FILES = 20

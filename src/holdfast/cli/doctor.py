@@ -1,7 +1,9 @@
-"""Find descriptor leaks, and when processes run out of descriptors.
+"""Find leaks, and when descriptors, threads or memory run out.
 
 Inspects each process and its descendants: descriptors by kind against the
-limits, pipes whose other end is closed, and what these patterns mean. One
+limits, pipes whose other end is closed, and what these patterns mean. A watch
+also finds growing threads, child processes, zombies, private memory, files in
+/dev/shm and inotify watches, and the limit that each reaches first. One
 snapshot takes a moment and can prove a leak; growth, and when it reaches the
 limit, shows only after watching. --for auto, the default at a terminal,
 watches until the verdict is clear, for 15 minutes at most; --for 30s, 5m or 1h
@@ -24,7 +26,7 @@ With --json the facts are those of the worst process of the tree, `about`:
    "verdict": "LEAK", "evidence": ["…"], "advice": ["…"], "fds": 63912,
    "limit": 65536, "kinds": {"pipe": 63871}, "dead_pipes": 63840,
    "self_pairs": 15960, "growth_per_hour": 421.3, "eta_s": [7260, 8340],
-   "signature": "dead-dataloader-iterators", "held_by": [],
+   "signature": "dead-dataloader-iterators", "resources": {}, "held_by": [],
    "tree": [{"pid": 41231, "ppid": 1, "command": "…", "fds": 63912,
    "limit": 65536, "kinds": {}, "threads": 12, "rss_bytes": 4210000000,
    "verdict": "LEAK"}]}
@@ -33,6 +35,11 @@ With --json the facts are those of the worst process of the tree, `about`:
   eta_s     seconds to the soft limit, earliest and latest (null: never);
             null when it does not grow
   signature the cause; null: none, or unknown
+  resources what else grows or is used up, each with a verdict: {"threads":
+            {"verdict": "GROWING", "used": 465, "limit": "cgroup_pids",
+            "headroom": 535, "growth_per_hour": 14400.0, "eta_s": [131, 136],
+            "signature": "threads-never-ended"}}; also zombies, children,
+            memory (bytes), shm_files, inotify_instances, inotify_watches
   growth_per_hour, kinds, dead_pipes, self_pairs   null: unknown
 
 Several are {"verdict": worst, "targets": [these], "errors": ["…"]}.
@@ -139,7 +146,7 @@ def _show(screen: Screen, targets: Sequence[WatchTarget]) -> None:
 
     now = datetime.now()
     for at, target in enumerate(targets):
-        screen.print(*(["\n"] if at else []), AnyTerminal(DoctorPage(target, now)))
+        screen.print(*(["\n"] if at else []), AnyTerminal(DoctorPage(target, now)), width=screen.page_width)
     if len(targets) > 1:
         worst = max(targets, key=lambda target: EXITS[target.verdict])
         screen.print(f"\n{counted(len(targets), 'target')}; the worst is {worst.pid}: {worst.verdict.value}")

@@ -119,7 +119,7 @@ def _show(screen: Screen, cause: Explanation, *, first: bool) -> None:
         return
     if not first:
         screen.print()
-    width = min(shutil.get_terminal_size((_WIDTH, 24)).columns, _WIDEST) if screen.terminal else _WIDTH
+    width = min(shutil.get_terminal_size((_WIDTH, 24)).columns, _WIDEST)
     screen.print(screen.styled(cause.headline, "bold red" if first else "bold yellow"))
     screen.print()
     for label, text in body(cause, width):

@@ -5,7 +5,7 @@ record. The index is stored beside FILE as .NAME.index, or with --cache in
 ~/.cache/holdfast ($XDG_CACHE_HOME), and is discarded when FILE changes.
 Compressed files have no index: merge them into an uncompressed one first.
 
-FILE is a path, a glob, or a directory with TFRecord files.
+FILE is a path, a glob, or a directory with TFRecord files at any depth.
 
 Example:
 
@@ -37,9 +37,9 @@ from ..errors import DataError, HoldfastError
 from ..formats.tfrecord.index import Place, make_index
 from ..formats.tfrecord.inspect import without_path
 from .app import FINE, command, describe, worst_code
-from .console import Screen, show_rest
+from .console import Screen, show_repeated, show_rest
 from .parallel_jobs import for_each_file, jobs_option
-from .path_arguments import expand
+from .path_arguments import expand_once, format_of
 
 _SHOWN = 20
 
@@ -60,18 +60,20 @@ class Indexed(NamedTuple):
 @click.option("--cache", is_flag=True, help="Store the index in the user's cache directory, not beside FILE.")
 @jobs_option
 def index(screen: Screen, files: tuple[str, ...], cache: bool, jobs: int) -> int:
-    paths = expand(files)
+    paths, repeated = expand_once(files, whole_runs=False)[1:]
     work = partial(_index, "cache" if cache else "beside")
     done = for_each_file(work, paths, jobs, screen, f"indexing {counted(len(paths), 'file')}")
     screen.document({"files": [one.as_dict() for one in done]})
     failed = [one for one in done if one.problem is not None]
     good = [one for one in done if one.problem is None]
     _show(screen, good, failed, cache)
+    show_repeated(screen, repeated, "indexed")
     return worst_code(one.code for one in done)
 
 
 def _index(place: Place, path: str, /, *, progress: Callable[[int], None] | None) -> Indexed:
     try:
+        format_of(path)  # raises if its name is wrong
         where, records = make_index(path, place, progress)
     except (HoldfastError, OSError) as error:
         message, code = describe(error)

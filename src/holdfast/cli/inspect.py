@@ -12,8 +12,8 @@ and the schema that holdfast reads the file with. No values are read.
 Dataset directory, as hold.write creates it: shows its schema and how many
 parts and rows are committed.
 
-FILE is a path, a glob, a dataset directory, or a directory whose TFRecord and
-HDF5 files and dataset directories are inspected.
+FILE is a path, a glob, a dataset directory, or a directory whose data files
+and dataset directories are inspected, at any depth.
 
 Examples:
 
@@ -52,6 +52,7 @@ For HDF5:
 
   kind       group, dataset, datatype, or a link: soft, external, again
   sources    the number of sources of a virtual dataset
+  external   the other files that hold a dataset's values
   no_schema  why the file cannot be read as columns without --schema
 
 For a dataset directory:
@@ -80,13 +81,13 @@ import click
 import numpy as np
 
 from .._util.text import counted, format_bytes, printable
-from ..errors import HoldfastError
+from ..errors import FormatError, HoldfastError
 from ..formats.tfrecord.inspect import Survey, survey_file
 from ..schema import Column, as_code
 from .app import FOUND, NO_ACCESS, command, worst_code
-from .console import PIPE_WIDTH, Screen, show_facts, show_rest, show_schema
+from .console import PIPE_WIDTH, Screen, show_facts, show_repeated, show_rest, show_schema
 from .parallel_jobs import for_each_file, jobs_option
-from .path_arguments import is_hdf5, split_runs
+from .path_arguments import expand_once, format_of
 
 if TYPE_CHECKING:  # h5py is slow to import, and TFRecord files do not need it
     from ..formats.hdf5.inspect import HDF5Survey
@@ -109,7 +110,7 @@ _COMPRESSION = {"none": "uncompressed", "gzip": "GZIP", "zlib": "ZLIB"}
 )
 @jobs_option
 def inspect(screen: Screen, files: tuple[str, ...], only_schema: bool, sample: int, jobs: int) -> int:
-    folders, paths = split_runs(files)
+    folders, paths, repeated = expand_once(files)
     work = partial(_survey, sample=sample)
     surveys: list[AnySurvey] = [*map(_inspect_run, folders)]
     if paths:
@@ -126,11 +127,16 @@ def inspect(screen: Screen, files: tuple[str, ...], only_schema: bool, sample: i
                 _show_run(screen, survey)
             else:
                 _show_hdf5(screen, survey)
+        show_repeated(screen, repeated, "shown")
     return worst_code(FOUND if one.readable else NO_ACCESS for one in surveys if _problem(one) is not None)
 
 
 def _survey(file: str, /, *, progress: Callable[[int], None] | None, sample: int) -> Survey | HDF5Survey:
-    if not is_hdf5(file):
+    try:
+        kind = format_of(file)
+    except FormatError as error:
+        return Survey(file, problem=error.reason, hint=error.hint)
+    if kind != "hdf5":
         return survey_file(file, sample=sample, progress=progress)
     from ..formats.hdf5.inspect import inspect_hdf5
 
@@ -309,6 +315,8 @@ def _sizes(sizes: list[int] | None) -> str:
 def _filters(one: dict[str, Any]) -> str:
     if one["sources"] is not None:
         return f"virtual, {counted(one['sources'], 'source')}"
+    if one["external"]:
+        return f"values in {one['external'][0]}"
     return ", ".join(one["filters"])
 
 

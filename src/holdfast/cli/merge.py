@@ -1,7 +1,7 @@
 """Merge files into one.
 
 TFRecord: the records of all FILEs go to OUT in the order of the arguments
-(those of a glob or a directory in natural order: part-9 before part-10).
+(those of a glob or a directory sorted by name: part-10 before part-9).
 Inputs and OUT may be compressed. Every CRC is checked, and OUT is read back
 and compared before it gets its name.
 
@@ -20,9 +20,10 @@ decompressed, and flipped bits that no checksum of gzip, bzip2 or fletcher32
 covers go unnoticed. A killed merge resumes when the same command is run again
 (from .OUT.merging beside OUT).
 
-FILE is a path, a glob, a directory with data files, or a dataset directory of
-hold.write, whose committed parts are merged by task; a manifest in it then
-records what went into OUT. A corrupt FILE is rejected: salvage it first.
+FILE is a path, a glob, a directory with data files at any depth, or a dataset
+directory of hold.write, whose committed parts are merged by task; a manifest
+in it then records what went into OUT. A corrupt FILE is rejected: salvage it
+first.
 
 Examples:
 
@@ -69,12 +70,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .._util.text import counted, format_bytes, printable
-from ..formats.suffixes import HDF5_SUFFIXES
+from ..formats.suffixes import HDF5_SUFFIXES, TITLES
 from ..formats.tfrecord.merge import merge_files
 from .app import COMPRESSION, FINE, command, usage_error
 from .console import Screen, bar_for, show_rest
 from .parallel_jobs import total_bytes
-from .path_arguments import expand_data, is_hdf5
+from .path_arguments import expand, format_of
 
 if TYPE_CHECKING:
     from ..formats.hdf5.merge.merge_files import MergedDataset, MergedHDF5
@@ -123,12 +124,17 @@ def merge(
         _reject_if(attributes is not None, "--attributes is for HDF5 files that are passed by name")
         _reject_if(codec is not None, "--codec is for HDF5 files that are passed by name")
         return _merge_run(screen, runs[0], out, **options)
-    paths = expand_data(files)
-    hdf5 = [path for path in paths if is_hdf5(path)]
-    if hdf5 and len(hdf5) < len(paths):
-        other = next(path for path in paths if path not in hdf5)
-        raise usage_error(f"expected files of one format: {hdf5[0]} is HDF5, {other} is not; use `holdfast convert`")
-    if hdf5:
+    paths = expand(files)
+    kinds = {path: format_of(path) for path in paths}
+    other = next((path for path in paths if kinds[path] != kinds[paths[0]]), None)
+    if other is not None:
+        found = f"{paths[0]} is {TITLES[kinds[paths[0]]]}, {other} is {TITLES[kinds[other]]}"
+        raise usage_error(f"expected files of one format: {found}; use `holdfast convert`")
+    _reject_if(
+        kinds[paths[0]] == "tar" and os.path.exists(paths[0]),
+        f"{paths[0]!r} is a tar: `tar -A` or `holdfast convert` joins tars",
+    )
+    if kinds[paths[0]] == "hdf5":
         _reject_if(compression is not None, "--compression is for TFRecord; use --codec for HDF5")
         _reject_if(virtual and codec is not None, "--codec applies to copied rows; --virtual copies none")
         is_tfrecord = ".tfrec" in os.path.basename(out).lower()

@@ -1,91 +1,52 @@
-"""Expands the FILE arguments of commands: paths, globs, directories and dataset directories of hold.write."""
+"""The FILE arguments of commands: the files that hold.read would read, their formats, and the dataset directories."""
 
 from __future__ import annotations
 
-import glob
 import os
-import stat
 from collections.abc import Iterable
+from typing import NamedTuple
 
-from .._util.text import natural_key
 from ..errors import InputError
 from ..formats.base import detect_format
-from ..formats.suffixes import HDF5_MAGIC, HDF5_SUFFIXES, TAR_SUFFIXES, TFRECORD_SUFFIXES, is_tfrecord_name
-from ..formats.tfrecord.manifest import MANIFEST_NAME
-from ..loader.sources.discovery import check_unique, identify, nothing_matches
+from ..formats.suffixes import Format, format_of_name
+from ..loader.sources.discovery import check_unique, find_files, identify
 from ..writer.directory import SCHEMA_NAME
-
-_LAST_SIGNATURE = 1 << 16  # the signature may follow a user block of 512 bytes, 1,024 bytes, …
-
-
-def is_hdf5(path: str) -> bool:
-    """Whether a file is HDF5 by its suffix or its signature."""
-    return path.lower().endswith(HDF5_SUFFIXES) or _has_magic(path)
-
-
-def _has_magic(path: str) -> bool:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a FIFO would block
-    except OSError:
-        return False  # opening it later reports the error
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return False
-        at = 0
-        while at <= _LAST_SIGNATURE:
-            if os.pread(fd, len(HDF5_MAGIC), at) == HDF5_MAGIC:
-                return True
-            at = at * 2 or 512
-        return False
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-
-
-def is_tar(path: str) -> bool:
-    """Whether a file is a tar by its suffix or its content."""
-    if path.lower().endswith(TAR_SUFFIXES):
-        return True
-    try:
-        return detect_format(path) == "tar"
-    except InputError:
-        return False  # opening it later reports the error
-
-
-def expand_data(arguments: Iterable[str], *, tars: bool = False) -> list[str]:
-    """Returns the TFRecord and HDF5 files (and tars) that the arguments denote; raises InputError for duplicates."""
-    suffixes = HDF5_SUFFIXES + (TAR_SUFFIXES if tars else ())
-    return each_once(file for argument in arguments for file in _expand(argument, suffixes))
-
-
-def _expand(argument: str, suffixes: tuple[str, ...]) -> list[str]:
-    if not os.path.isdir(argument):
-        return expand([argument])
-    with os.scandir(argument) as entries:
-        names = [e.name for e in entries if not e.name.startswith(".") and e.name.lower().endswith(suffixes)]
-    found = [path for name in names if not os.path.isdir(path := os.path.join(argument, name))]
-    try:
-        found += expand([argument])
-    except InputError:
-        if not found:
-            raise no_data(argument, "data files", TFRECORD_SUFFIXES + suffixes) from None
-    return sorted(found, key=natural_key)
 
 
 def expand(arguments: Iterable[str]) -> list[str]:
-    """Returns the files that the arguments denote, in order; those of one glob or directory in natural order.
-
-    A missing path stays in the list: opening it reports the error. A file that is given twice, under any name, raises
-    InputError as in hold.read.
-    """
-    return each_once(file for argument in arguments for file in _expand_pattern(argument))
-
-
-def each_once(paths: Iterable[str]) -> list[str]:
-    listed = list(paths)
+    """Returns the files that the arguments denote, in order. A file that is given twice, under any name, raises
+    InputError as in hold.read. A missing path stays in the list: opening it reports the error."""
+    listed = [spec.path for spec in find_files(arguments)]
     check_unique((_identity(path), path) for path in listed)
     return listed
+
+
+class Expanded(NamedTuple):
+    """The files and dataset directories to report on, each once. `repeated`: what was given more than once."""
+
+    runs: list[str]
+    files: list[str]
+    repeated: list[str]
+
+
+def expand_once(arguments: Iterable[str], *, whole_runs: bool = True) -> Expanded:
+    """Returns what the arguments denote, each file once. Without `whole_runs`, the parts of dataset directories."""
+    runs: dict[object, str] = {}
+    files: dict[object, str] = {}
+    repeated = []
+    for spec in find_files(arguments, whole_runs=whole_runs):
+        known, identity = runs if spec.is_run else files, _identity(spec.path)
+        if identity in known:
+            repeated.append(f"{spec.path} is the same as {known[identity]}")
+        else:
+            known[identity] = spec.path
+    parts: dict[object, str] = {identify(os.path.join(run, "parts")): run for run in runs.values()}
+    for identity, file in list(files.items() if parts else ()):
+        run = parts.get(_identity(os.path.dirname(file) or "."))
+        if run is not None:
+            repeated.append(f"{file} is a part of {run}")
+            del files[identity]
+    return Expanded(list(runs.values()), list(files.values()), repeated)
 
 
 def _identity(path: str) -> object:
@@ -95,33 +56,12 @@ def _identity(path: str) -> object:
         return os.path.abspath(path)
 
 
-def _expand_pattern(argument: str) -> list[str]:
-    if os.path.isdir(argument):
-        return _tfrecords_in(argument)
-    if os.path.lexists(argument) or not glob.has_magic(argument):
-        return [argument]
-    found = [file for file in glob.glob(argument, recursive=True) if _is_data(file)]
-    if not found:
-        raise nothing_matches(argument)
-    return sorted(found, key=natural_key)
-
-
-def _tfrecords_in(folder: str) -> list[str]:
-    with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if not entry.name.startswith(".") and _is_data(entry.path)]
-    found = [name for name in names if is_tfrecord_name(name)]
-    if not found:
-        raise no_data(folder, "TFRecord files", TFRECORD_SUFFIXES)
-    return [os.path.join(folder, name) for name in sorted(found, key=natural_key)]
-
-
-def no_data(folder: str, what: str, suffixes: Iterable[str]) -> InputError:
-    names = ", ".join(f"*{suffix}" for suffix in suffixes)
-    return InputError(f"{folder}: expected {what} in this directory, there are none: {names}")
-
-
-def _is_data(path: str) -> bool:
-    return not os.path.isdir(path) and os.path.basename(path) != MANIFEST_NAME
+def format_of(path: str) -> Format:
+    """Returns the format to read a file as. Raises a FormatError if its name and its content disagree."""
+    try:
+        return detect_format(path)
+    except InputError:
+        return format_of_name(path) or "tfrecord"  # opening it later reports the error
 
 
 def is_run(path: str) -> bool:
@@ -129,29 +69,6 @@ def is_run(path: str) -> bool:
     if not os.path.isdir(os.path.join(path, "parts")):
         return False
     return os.path.isfile(os.path.join(path, SCHEMA_NAME)) or os.path.isdir(os.path.join(path, "tmp"))
-
-
-def split_runs(arguments: Iterable[str], *, tars: bool = False) -> tuple[list[str], list[str]]:
-    """Returns the dataset directories among the arguments and directly in them, and all other data files."""
-    runs: list[str] = []
-    others = []
-    for argument in arguments:
-        found = runs_in(argument)
-        runs += found
-        if not found or (found != [argument] and _has_data(argument, tars)):
-            others.append(argument)
-    files = expand_data(others, tars=tars)
-    _check_no_parts(each_once(runs), files)
-    return runs, files
-
-
-def _check_no_parts(runs: Iterable[str], files: Iterable[str]) -> None:
-    """Raises InputError for a part that is given together with its dataset directory."""
-    parts = {identify(os.path.join(run, "parts")): run for run in runs}
-    for file in files if parts else ():
-        folder = os.path.dirname(file) or "."
-        if os.path.isdir(folder) and (run := parts.get(identify(folder))) is not None:
-            raise InputError(f"{file}: expected every file once, got it twice: also as a part of {run}")
 
 
 def runs_in(path: str) -> list[str]:
@@ -162,13 +79,6 @@ def runs_in(path: str) -> list[str]:
     with os.scandir(path) as entries:
         names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
     return [run for name in names if is_run(run := os.path.join(path, name))]
-
-
-def _has_data(folder: str, tars: bool) -> bool:
-    try:
-        return bool(expand_data([folder], tars=tars))
-    except InputError:
-        return False
 
 
 def size_of_run(path: str) -> int:

@@ -36,6 +36,7 @@ With --json:
    "drain": {"draining": true, "exited": true, "waited_s": 4.2},
    "problems": ["…"], "advice": ["…"]}
 
+  rescued     it was out of descriptors, and no longer is
   limit       each is [before, after]; null: unlimited
   verdict     with the new limit, as of holdfast doctor; null: not inspected
   health      of its Guard: starting, ok, draining, stopped, frozen, hung or
@@ -44,7 +45,7 @@ With --json:
 
 -o FILE also saves it all, with every single descriptor (as JSON with --json).
 
-Exit codes: 0 rescued: the limit was raised, or there was no need; 1 still
+Exit codes: 0 it is not out of descriptors, or no longer; 1 still
 exhausted, or with --drain not drained within --wait; 2 wrong usage; 3 cannot:
 no permission, no such process, it ended meanwhile, or --drain without a Guard.
 """
@@ -176,7 +177,7 @@ def as_dict(work: Rescue, *, descriptors: bool = False) -> dict[str, Any]:
         "pid": work.pid,
         "command": process.cmdline or process.comm,
         "user": None if work.user is None else user_name(work.user.uid),
-        "rescued": exit_code(work) == FINE,
+        "rescued": exit_code(work) == FINE and work.was_exhausted and not work.dry_run,
         "limit": {
             "soft": [finite(change.old_soft), finite(change.soft)],
             "hard": [finite(change.old_hard), finite(change.hard)],
@@ -362,9 +363,12 @@ def _outcome(work: Rescue) -> RenderableType:
     if code == FINE:
         change = work.change
         if change.planned:
-            return Text("it would be rescued; nothing was changed" if change.raised else "nothing needs to be changed")
-        done = "its limit was raised" if change.raised else "its limit needs no raise"
-        return Text(f"✓ rescued: {done}", style="green")
+            raised = "it is not out of descriptors; its limit would be raised"
+            return Text(raised if change.raised else "nothing needs to be changed")
+        if work.was_exhausted:
+            return Text("✓ rescued: its limit was raised", style="green")
+        done = "; its limit was raised all the same" if change.raised else ", and its limit needs no raise"
+        return Text(f"✓ nothing to rescue: it is not out of descriptors{done}", style="green")
     if work.exhausted:
         return Text(f"✗ still exhausted{': nothing was changed' if work.dry_run else ''}", style="bold white on red")
     return Text(f"✗ {work.problems[-1] if work.problems else 'not rescued'}", style="bold red")

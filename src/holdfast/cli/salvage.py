@@ -25,13 +25,14 @@ group lost+found. A file that another process is writing is rejected.
 
 Several INs (also globs and directories) go to a directory under their own
 names: OUT must be an existing directory or end in /. A file that cannot be
-salvaged does not affect the others.
+salvaged does not affect the others. With --only-corrupt, only files in which
+verify finds a problem are salvaged.
 
 Examples:
 
   holdfast salvage train-00007.tfrecord train-00007.salvaged.tfrecord
   holdfast salvage broken.h5 rescued.h5
-  holdfast salvage 'data/*.tfrecord' rescued/
+  holdfast salvage data/ rescued/ --only-corrupt
 
 With --json:
 
@@ -75,10 +76,11 @@ from .._util.text import counted, format_bytes, printable
 from ..errors import HoldfastError
 from ..formats.tfrecord.salvage import Salvaged, salvage_file
 from .app import FINE, FOUND, command, describe, usage_error, worst_code
-from .console import Screen, bar_for
+from .console import Screen, bar_for, show_rest
 from .parallel_jobs import total_bytes
-from .path_arguments import expand_data, is_hdf5
+from .path_arguments import expand, format_of
 from .tables import show_problems
+from .verify import verify_alone
 
 if TYPE_CHECKING:  # h5py is slow to import, and TFRecord files do not need it
     from ..formats.hdf5.salvage import SalvagedHDF5
@@ -86,6 +88,7 @@ if TYPE_CHECKING:  # h5py is slow to import, and TFRecord files do not need it
     AnySalvaged = Salvaged | SalvagedHDF5
 
 _SHOWN_RANGES = 6
+_SHOWN_FILES = 10
 
 
 @command(__doc__)
@@ -93,10 +96,25 @@ _SHOWN_RANGES = 6
 @click.argument("out", metavar="OUT")
 @click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
 @click.option("--keep-doubtful", is_flag=True, help="TFRecord: keep records that may be data of a corrupt one.")
+@click.option("--only-corrupt", is_flag=True, help="Verify each IN first, and leave out intact files.")
 @click.option("--live", is_flag=True, help="HDF5: accept a file that another process is writing.")
-def salvage(screen: Screen, files: tuple[str, ...], out: str, force: bool, keep_doubtful: bool, live: bool) -> int:
+def salvage(
+    screen: Screen,
+    files: tuple[str, ...],
+    out: str,
+    force: bool,
+    keep_doubtful: bool,
+    only_corrupt: bool,
+    live: bool,
+) -> int:
     work = partial(_salvage, force=force, keep_doubtful=keep_doubtful, live=live)
-    paths = expand_data(files)
+    paths = expand(files)
+    if only_corrupt:
+        paths = [path for path in paths if not verify_alone(path, None).ok]
+        if not paths:
+            screen.document({"files": []})
+            screen.print("nothing was corrupt: nothing was written")
+            return FINE
     if out.endswith(os.sep) or os.path.isdir(out):
         return _salvage_many(screen, work, paths, out)
     if len(paths) > 1:
@@ -112,7 +130,7 @@ def salvage(screen: Screen, files: tuple[str, ...], out: str, force: bool, keep_
 def _salvage(
     file: str, out: str, progress: Callable[[int], None], *, force: bool, keep_doubtful: bool, live: bool
 ) -> AnySalvaged:
-    if is_hdf5(file):
+    if format_of(file) == "hdf5":
         from ..formats.hdf5.salvage import salvage_hdf5
 
         return salvage_hdf5(file, out, overwrite=force, live=live, progress=progress)
@@ -167,8 +185,10 @@ def _salvage_many(screen: Screen, work: Callable[..., AnySalvaged], paths: list[
             summary = _summary(found, out) if isinstance(found, Salvaged) else _hdf5_summary(found, out)
             done.append((facts | found.as_dict(), summary, _code(found)))
     screen.document({"files": [facts for facts, _, _ in done]})
-    for facts, summary, _ in done:
+    shown = done if len(done) <= _SHOWN_FILES else [one for one in done if one[0]["problem"] or one[0]["problems"]]
+    for facts, summary, _ in shown[:_SHOWN_FILES]:
         screen.print(printable(f"{facts['path']}: {summary}"))
+    show_rest(screen, len(done) - len(shown[:_SHOWN_FILES]), "file")
     screen.print(_totals(len(paths), kept))
     return worst_code(code for _, _, code in done)
 
@@ -190,6 +210,8 @@ def _totals(count: int, found: list[AnySalvaged]) -> str:
 def _summary(found: Salvaged, out: str) -> str:
     kept = counted(found.records_kept, "record")
     lost = f"{counted(found.records_lost_at_least, 'record')} ({format_bytes(found.bytes_lost)})"
+    if not found.problems and not found.records_kept:
+        return f"nothing was corrupt, but the file has no records: {out} is empty too"
     if not found.problems:
         return f"nothing was corrupt: kept all {kept} in {out}"
     if not found.records_kept:

@@ -8,7 +8,7 @@ every new file is read back and compared. All files appear together once all
 are complete, with their counts and checksums in holdfast.manifest.json. A
 corrupt FILE is rejected: salvage it first.
 
-FILE is a path, a glob, or a directory with TFRecord files.
+FILE is a path, a glob, or a directory with TFRecord files at any depth.
 
 Examples:
 
@@ -40,7 +40,7 @@ from ..rewrite.targets import MOST_SHARDS
 from .app import COMPRESSION, FINE, command, size_of, usage_error
 from .console import Screen, bar_for, show_files
 from .parallel_jobs import jobs_option, total_bytes
-from .path_arguments import expand
+from .path_arguments import expand, format_of
 
 
 @command(__doc__)
@@ -64,6 +64,8 @@ def split(
     if (parts is None) == (size is None):
         raise usage_error("expected either the number of files (-n) or their size (--size)")
     paths = expand(files)
+    for path in paths:
+        format_of(path)  # raises if its name is wrong
     with bar_for(screen, f"splitting {counted(len(paths), 'file')}", total_bytes(paths)) as bar:
         try:
             entries = split_files(

@@ -12,14 +12,18 @@ does not work:
   fds, rss, threads, children    it is over a cap
 
 The first four need hold.Guard in the worker (stopped does not); the others work
-for any program. What ends a worker: its stacks are logged, it is asked to drain
-(SIGUSR1, only with a Guard), then SIGTERM to all its processes, then SIGKILL.
-Nothing that it started is left behind, not even daemons.
+for any program. Without --fds, one that stays at its descriptor limit and holds
+mostly unusable ones is replaced; --fds off turns that off.
+
+What ends a worker: its stacks are logged, it is asked to drain (SIGUSR1, only
+with a Guard), then SIGTERM to all its processes, then SIGKILL. Nothing that it
+started is left behind, not even daemons.
 
 Exit code 75 of a worker asks for a restart, which follows at once. After a
-failure it waits 1 s, 2 s, 4 s … at most 5 min, and gives up after 5 failures
-in 10 min. Exit code 0 means done: it is not started again, unless --restart
-always.
+failure, or when nothing succeeds, it waits 1 s, 2 s, 4 s … at most 5 min. It
+gives up only on a program that fails at its start: 5 times in 10 min within
+10 s, or before its Guard reports a success. Exit code 0 means done: it is not
+started again, unless --restart always.
 
 Examples:
 
@@ -41,8 +45,9 @@ again kills them. HUP restarts them one after the other. USR1 drains and
 restarts all at once. USR2 logs the stacks of all. QUIT, CONT, WINCH, ALRM, PWR
 and real-time signals are passed on.
 
-Under systemd (Type=notify) it sends READY=1, STATUS=, STOPPING=1, and
-WATCHDOG=1 only while all workers work.
+Under systemd (Type=notify) it sends READY=1, STATUS= with the workers that it
+gave up on, STOPPING=1, and WATCHDOG=1 while a worker works or waits for its
+next start.
 
 The log is written to stderr; the workers' own output is untouched. With
 --json, each line is an object:
@@ -83,7 +88,7 @@ class _SuperviseCommand(Command):
 @click.option("--config", metavar="FILE", help="Read options from a TOML file.")
 @click.option("-n", "--copies", metavar="N", help="Run N workers.  [default: 1]")
 @click.option("--name", metavar="NAME", help="Name in `holdfast watch`.  [default: the program's]")
-@click.option("--fds", metavar=_CAP, help="Cap on descriptors of a process: 800, 0.5 or 50% of its limit.")
+@click.option("--fds", metavar=_CAP, help="Cap on descriptors of a process: 800, 0.5 or 50% of its limit; off: none.")
 @click.option("--rss", metavar=_CAP, help="Cap on the memory of a worker with its children: 24GiB.")
 @click.option("--threads", metavar=_CAP, help="Cap on the threads of a process.")
 @click.option("--children", metavar=_CAP, help="Cap on the processes that a worker starts.")
@@ -98,7 +103,7 @@ class _SuperviseCommand(Command):
 )
 @click.option("--backoff", metavar="TIME", help="Wait after the first failure; it doubles.  [default: 1s]")
 @click.option("--backoff-limit", metavar="TIME", help="The longest wait.  [default: 5min]")
-@click.option("--max-failures", metavar="N", help="Give up after N failures; 0: never.  [default: 5]")
+@click.option("--max-failures", metavar="N", help="Give up after N failures at the start; 0: never.  [default: 5]")
 @click.option("--failure-window", metavar="TIME", help="… within this time.  [default: 10min]")
 @click.option("--tick", metavar="TIME", hidden=True)
 def supervise(screen: Screen, program: tuple[str, ...], config: str | None, **given: Any) -> int:

@@ -87,5 +87,6 @@ def _show_once(screen: Screen, model: TopModel) -> int:
     if not snapshot.rows:
         raise InputError("none of these processes is there" if model.chosen else "this user has no such processes")
     screen.document(top_as_dict(snapshot))
-    screen.print(AnyTerminal(TopFrame(snapshot, SortOrder.TREE if model.chosen else SortOrder.FDS)))
+    frame = TopFrame(snapshot, SortOrder.TREE if model.chosen else SortOrder.FDS)
+    screen.print(AnyTerminal(frame), width=screen.page_width)
     return FINE

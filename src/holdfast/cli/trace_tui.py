@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
-from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Static
 
+from .._util.fds import point_to_null
 from .._util.text import counted
 from ..errors import HoldfastError
 from ..fdtrace.recording import Outcome
@@ -49,6 +52,7 @@ class TraceApp(App[None]):
         self._kills = kills
         self._pid = 0
         self._is_over = threading.Event()
+        self._recording = threading.Thread(target=self._record, name="holdfast-trace", daemon=True)
         self._is_paused = False
         self._sites: list[Site] = []
         self._outcome: Outcome | None = None
@@ -67,10 +71,23 @@ class TraceApp(App[None]):
         for name in _COLUMNS:
             table.add_column(name, key=name)
         table.focus()
-        self._record()
+        self._recording.start()
+
+    def end(self, number: int) -> None:
+        """Ends the recording as the signal says: the program gets the signal."""
+        if number == signal.SIGHUP:  # the terminal is gone, and the view would wait for it for ever
+            for fd in range(3):
+                if stat.S_ISCHR(os.fstat(fd).st_mode):  # isatty() denies it of one that is gone
+                    point_to_null(fd, inheritable=True)
+        self._is_over.set()
+        self._signal(number)
 
     def outcome(self) -> Outcome:
-        """Returns what was recorded, after the view has ended."""
+        """Returns what was recorded, after the view has ended. Ends the program if the view ended before it."""
+        if self._recording.is_alive() and not self._is_over.is_set():
+            self.end(signal.SIGTERM)
+        if self._recording.ident is not None:
+            self._recording.join()
         if self._error is not None:
             raise self._error
         if self._outcome is None:
@@ -79,13 +96,19 @@ class TraceApp(App[None]):
 
     # ---- the recording, in a thread
 
-    @work(thread=True)
     def _record(self) -> None:
         try:
             self._outcome = self._run(self._watch, self._is_over.is_set, self._started)
         except Exception as error:  # noqa: BLE001 - raised again by outcome()
             self._error = error
-        self.call_from_thread(self._ended)
+        self._later(self._ended)
+
+    def _later(self, function: Callable[..., None], *arguments: object) -> None:
+        """Calls a function in the view's thread, without waiting for it: the view may have ended."""
+        loop = self._loop
+        if loop is not None and self.is_running:
+            with suppress(RuntimeError):  # it ended just now
+                loop.call_soon_threadsafe(self.call_later, function, *arguments)
 
     def _started(self, pid: int) -> None:
         self._pid = pid
@@ -94,7 +117,7 @@ class TraceApp(App[None]):
         statistics = Statistics(trace)
         sites = [site for site in statistics.sites if site.live][:_MOST_ROWS]
         if not self._is_paused:
-            self.call_from_thread(self._show, trace, sites)
+            self._later(self._show, trace, sites)
 
     def _ended(self) -> None:
         if self._outcome is None or self._is_over.is_set():

@@ -24,11 +24,16 @@ duplicate parts, leftovers of dead writers, and writers at work.
 Consolidated file: checks its size and checksum against the manifest of its
 dataset directory, which is --run, or is looked for in the directory of FILE.
 
+An intact file without records, or with at most half or at least twice as many
+as the files beside it (of HDF5: bytes), is named as suspicious; the exit code
+stays 0.
+
 All files are checked before the report is printed; nothing is written.
 
 FILE is a path, a glob (quote it for very many files; ** matches nested
 directories), a dataset directory, or a directory whose data files and dataset
-directories are checked.
+directories are checked, at any depth. A file that is given twice, under any
+name, is checked once, and a note says so.
 
 Examples:
 
@@ -44,7 +49,7 @@ With --json:
    {"path": "run.h5", "ok": false, "format": "hdf5", "datasets": 3,
    "chunks": 40, "bytes": 812345, "problems": [{"dataset": "/train/x",
    "chunk": [200, 0], "offset": 71234, "reason": "cannot be read: …"}],
-   "notes": [], "unchecked": []}]}
+   "notes": [], "unchecked": []}], "suspicious": []}
 
   records   the number of intact records
   offset    in the file, or in its decompressed content
@@ -54,6 +59,8 @@ With --json:
   notes     not corruption, but worth knowing: what could not be checked,
             dangling links, types that h5py cannot convert
   unchecked the notes about what could not be checked
+  suspicious   notes on intact files that are empty, or much smaller or larger
+            than the files beside them
 
 For a tar and a dataset directory:
 
@@ -71,7 +78,8 @@ differs from its manifest; 3 a file cannot be read (and none is corrupt).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -80,14 +88,14 @@ from typing import TYPE_CHECKING
 import click
 
 from .._util.text import counted, format_bytes, printable
-from ..errors import HoldfastError, InputError, MissingFileError
+from ..errors import FormatError, HoldfastError, InputError, MissingFileError
 from ..formats.tar.verify import TarReport, verify_tar
 from ..formats.tfrecord.verify import TFRecordReport, verify_file
 from ..formats.verify import Problem
 from .app import FOUND, NO_ACCESS, command, worst_code
-from .console import Screen, bar_for, show_rest
+from .console import Screen, bar_for, show_repeated, show_rest
 from .parallel_jobs import for_each_file, jobs_option
-from .path_arguments import is_hdf5, is_run, is_tar, runs_in, size_of_run, split_runs
+from .path_arguments import expand_once, format_of, is_run, runs_in, size_of_run
 from .tables import number, show_problems
 
 if TYPE_CHECKING:  # h5py is slow to import, and TFRecord files do not need it
@@ -109,12 +117,14 @@ _SHOWN_NOTES = 20
 def verify(screen: Screen, files: tuple[str, ...], source: str | None, jobs: int) -> int:
     if source is not None and not is_run(source):
         raise InputError(f"{source}: expected a dataset directory of hold.write as --run")
-    folders, paths = split_runs(files, tars=True)
+    folders, paths, repeated = expand_once(files)
     runs = _verify_runs(screen, folders)
     doing = f"verifying {counted(len(paths), 'file')}"
     reports = for_each_file(partial(_verify, source), paths, jobs, screen, doing) if paths else []
     every: list[AnyReport | RunReport] = [*reports, *runs]
-    screen.document({"ok": all(one.ok for one in every), "files": [one.as_dict() for one in every]})
+    odd = suspicious(reports)
+    facts = [one.as_dict() for one in every]
+    screen.document({"ok": all(one.ok for one in every), "files": facts, "suspicious": odd})
     bad = [report for report in reports if not report.ok]
     for report in bad[:_SHOWN_FILES]:
         _show(screen, report)
@@ -126,7 +136,13 @@ def verify(screen: Screen, files: tuple[str, ...], source: str | None, jobs: int
             _show_run(screen, run)
     for hint in dict.fromkeys(report.hint.replace(report.path, "FILE") for report in bad if report.hint):
         screen.print(f"{hint}.")
+    if sum("holdfast salvage" in report.hint for report in bad) > 1:
+        screen.print("`holdfast salvage FOLDER/ OUT/ --only-corrupt` does so for all corrupt files of a folder.")
     _show_notes(screen, reports)
+    for note in odd[:_SHOWN_NOTES]:
+        screen.print(f"Suspicious: {printable(note)}.")
+    show_rest(screen, len(odd) - _SHOWN_NOTES, "note")
+    show_repeated(screen, repeated, "checked")
     for run in runs:
         screen.print(_run_summary(run))
     if reports:
@@ -140,7 +156,7 @@ def _verify_runs(screen: Screen, folders: list[str]) -> list[RunReport]:
 
 
 def _verify(run: str | None, file: str, /, *, progress: Callable[[int], None] | None) -> AnyReport:
-    report = _verify_alone(file, progress)
+    report = verify_alone(file, progress)
     if not report.readable or isinstance(report, TarReport):
         return report
     problem = _check_manifest(file, run)
@@ -153,14 +169,16 @@ def _verify(run: str | None, file: str, /, *, progress: Callable[[int], None] | 
     return replace(report, notes=notes, unchecked=())
 
 
-def _verify_alone(file: str, progress: Callable[[int], None] | None) -> AnyReport:
-    if is_hdf5(file):
+def verify_alone(file: str, progress: Callable[[int], None] | None) -> AnyReport:
+    try:
+        kind = format_of(file)
+    except FormatError as error:
+        return TFRecordReport(file, problems=[Problem(None, None, error.reason)], hint=error.hint)
+    if kind == "hdf5":
         from ..formats.hdf5.verify import verify_hdf5
 
         return verify_hdf5(file, progress)
-    if is_tar(file):
-        return verify_tar(file, progress)
-    return verify_file(file, progress)
+    return verify_tar(file, progress) if kind == "tar" else verify_file(file, progress)
 
 
 def _show(screen: Screen, report: AnyReport) -> None:
@@ -178,6 +196,42 @@ def _show_notes(screen: Screen, reports: list[AnyReport]) -> None:
         whose = paths[0] if len(paths) == 1 else counted(len(paths), "file")
         screen.print(f"{printable(f'{whose}: ' if len(paths) < len(reports) else '')}{printable(note)}.")
     show_rest(screen, len(files) - _SHOWN_NOTES, "note")
+
+
+_FEWEST_SIBLINGS = 4  # for a median that means something
+_FEW = 10  # one file in so many may differ; where more do, the files simply vary
+
+
+def suspicious(reports: Sequence[AnyReport]) -> list[str]:
+    """Returns notes on intact files that hold nothing, or at most half or at least twice as much as their siblings.
+
+    Siblings are files of one format in one folder. Records or samples are compared; of HDF5 files, bytes.
+    """
+    notes = []
+    siblings: dict[tuple[str, type], list[tuple[str, int, str]]] = {}
+    for report in reports:
+        if not report.ok:
+            continue
+        count, unit = _content(report)
+        if not count:
+            notes.append(f"{report.path} is intact, but has no {unit}s")
+        else:
+            siblings.setdefault((os.path.dirname(report.path), type(report)), []).append((report.path, count, unit))
+    for files in siblings.values():
+        middle = statistics.median(count for _, count, _ in files)
+        odd = [one for one in files if not middle / 2 < one[1] < middle * 2]
+        if len(files) >= _FEWEST_SIBLINGS and len(odd) <= max(1, len(files) // _FEW):
+            more = f"the median of the {len(files):,} files beside it is {middle:,.0f}"
+            notes += [f"{path} has {counted(count, unit)}, {more}" for path, count, unit in odd]
+    return notes
+
+
+def _content(report: AnyReport) -> tuple[int, str]:
+    if isinstance(report, TFRecordReport):
+        return report.records, "record"
+    if isinstance(report, TarReport):
+        return report.samples, "sample"
+    return (report.bytes, "byte") if report.datasets else (0, "dataset")
 
 
 def _summary(reports: list[AnyReport], bad: list[AnyReport]) -> str:
