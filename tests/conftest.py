@@ -38,6 +38,7 @@ BACKWARDS = os.environ.get("HOLDFAST_TESTS_FROM") == "end"
 def pytest_configure(config: pytest.Config) -> None:
     """Keeps the user's settings out of the tests, and the tests out of the user's cache."""
     _handle_signals()
+    leftovers.mount_own_shm()
     for name in [name for name in os.environ if name.startswith("HOLDFAST_") and name not in KEPT_ENVIRONMENT]:
         del os.environ[name]
     cache = tempfile.TemporaryDirectory(prefix="holdfast-tests-")

@@ -122,6 +122,7 @@ def target(name: str = "worker", *, per_hour: float = 0.0, hours: float = 3.0, *
         ],
         guard=guard(),
         restarts={"recycle": 3},
+        restart_loop=None,
         series=series_state(points),
         kind_series=kind_series(shown),
         baseline=baseline,
@@ -248,6 +249,33 @@ def ended() -> StateDocument:
     return document(gone, events=events, live=False)
 
 
+def dying() -> StateDocument:
+    """A healthy one, one that leaks, one that is restarted again and again, and one that died of exhaustion."""
+    loop = "it is in a restart loop: 4 unplanned restarts within 10 min (3 exit, 1 signal)"
+    looping = target("loader", pid=4790, restarts={"exit": 9, "signal": 1}, restart_loop=loop, hours=0.05)
+    died = target(
+        "trainer",
+        per_hour=300.0,
+        pid=4650,
+        alive=False,
+        verdict="EXHAUSTED",
+        fds=1023,
+        sentence="it has ended out of descriptors: it held 1,023 of 1,024; this is its last state",
+        cause="finished DataLoader iterators that something still references",
+        guard=None,
+        headroom=[],
+        tree=[],
+        dead=[],
+    )
+    batch = target("batch", pid=4500, alive=False, sentence="it has ended; this is its last state", guard=None)
+    leaks = leaking()["targets"][0]
+    events = [
+        event(900, "trainer", "end", "pid 4650 ended out of descriptors: it held 1,023 of 1,024"),
+        event(60, "loader", "loop", loop),
+    ]
+    return document(target("api", pid=4400), batch, leaks, looping, died, events=events)
+
+
 def without_guard() -> StateDocument:
     """Another user's process, just seen: nothing but its count is known, and no trend."""
     unknown = target(
@@ -303,4 +331,4 @@ def hostile() -> StateDocument:
     return document(bad, events=[event(5, HOSTILE, "verdict", HOSTILE)], host=HOSTILE, problems=[HOSTILE])
 
 
-ALL = (healthy, leaking, exhausted, ended, without_guard, nothing, hostile)
+ALL = (healthy, leaking, exhausted, ended, dying, without_guard, nothing, hostile)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,27 @@ from holdfast.fdtrace.log_format import BIRTH, CLOSE, KINDS, LIVE
 LIBRARY = Path(holdfast._native.__file__).parent / "_fdtrace.abi3.so"
 
 needs_library = pytest.mark.skipif(not LIBRARY.exists(), reason="the tracing library was not built (no C compiler)")
+
+
+@functools.cache
+def interpreters() -> dict[str, str]:
+    """Return every CPython of this machine whose frames the library can read, by version."""
+    candidates = [
+        Path(sys.executable),
+        *sorted(Path("/usr/bin").glob("python3.*")),
+        *sorted(Path.home().glob(".pyenv/versions/*/bin/python3")),
+    ]
+    found: dict[str, str] = {}
+    for path in candidates:
+        if not re.fullmatch(r"python[0-9.]*", path.name) or not os.access(path, os.X_OK):
+            continue
+        ask = "import sys; print(sys.version.split()[0], sys.implementation.name, getattr(sys, 'abiflags', ''))"
+        done = subprocess.run([path, "-c", ask], capture_output=True, text=True, timeout=60)
+        version, implementation, flags = (done.stdout.split(" ") + [""] * 3)[:3]
+        supported = version.startswith(("3.11.", "3.12.", "3.13.", "3.14."))
+        if supported and implementation == "cpython" and "t" not in flags.strip():
+            found.setdefault(version, str(path))
+    return found
 
 
 @dataclass(frozen=True)

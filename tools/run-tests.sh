@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
 # Runs the tests in two processes at once, which share them file by file: tools/run-tests.sh PYTHON [arguments of pytest]
-# Most tests wait for other processes: on two cores, two runs take little more than half the time of one. Each has its
-# own /dev/shm, so that it sees only what its own tests leave there; where that is not possible, there is one run.
+# Most tests wait for other processes: on two cores, two runs take little more than half the time of one. Each mounts its
+# own /dev/shm (tests/leftovers.py), to see only what its own tests leave there; where it may not, there is one run.
 # The output of the second run is shown when both are done.
 set -euo pipefail
 set -m # each in its own process group, which identifies its processes
 
 python=$1
 shift
-own_shm=(unshare --mount sh -c 'mount -t tmpfs tmpfs /dev/shm && exec "$@"' sh)
-if ! "${own_shm[@]}" true 2>/dev/null; then
+if ! unshare --mount true 2>/dev/null; then
     exec "$python" -m pytest "$@"
 fi
 
@@ -18,7 +17,7 @@ mkdir "$shared/claims"
 trap 'rm -rf "$shared"' EXIT
 
 run() {
-    HOLDFAST_TESTS_SHARED=$shared/claims HOLDFAST_TESTS_FROM=$1 "${own_shm[@]}" "$python" -m pytest "${@:2}" </dev/null
+    HOLDFAST_TESTS_SHARED=$shared/claims HOLDFAST_TESTS_FROM=$1 "$python" -m pytest "${@:2}" </dev/null
 }
 
 run end "$@" >"$shared/log" 2>&1 &

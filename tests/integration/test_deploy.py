@@ -134,6 +134,10 @@ class Supervisord:
 @contextlib.contextmanager
 def supervisord(place: Path) -> Iterator[Supervisord]:
     conf = installed("supervisord.conf", place)
+    for name in ("log", "run"):
+        (place / name).rmdir()  # as on a new machine: the comment says what to do
+    [make_folders] = re.findall(r"^;\s+(mkdir .*)$", conf.read_text(), re.M)
+    subprocess.run(shlex.split(make_folders), check=True, timeout=TIMEOUT_S)
     with running([str(BIN / "supervisord"), "-n", "-c", str(conf)], place / "log" / "out.txt") as process:
         wait_until(lambda: (place / "run" / "supervisor.sock").exists(), process)
         yield Supervisord(conf, process)
@@ -180,7 +184,7 @@ def test_leaking_workers_are_replaced_under_supervisord_and_no_job_is_lost(place
     shipped = "worker.py /srv/worker/jobs"
     text = (DEPLOY / "supervisord.conf").read_text()
     assert text.count(shipped) == 1
-    leaky = f'#!/bin/sh\nexec {sys.executable} "$@" --leak 20\n'
+    leaky = f'#!/bin/sh\nulimit -n 1024\nexec {sys.executable} "$@" --leak 3\n'
     (place / "venv" / "bin" / "python").write_text(leaky)
     with supervisord(place) as boss:
         count = 0
@@ -262,6 +266,12 @@ def test_the_command_of_the_unit_runs_the_workers_and_tells_systemd(place: Path)
             hear("READY=1")
             wait_until(lambda: is_done(place, 20), process)
             hear("WATCHDOG=1")
+            before, after = set(workers_of(process.pid)), len(said)
+            reload = unit(UNITS[0])["ExecReload"].replace("$MAINPID", str(process.pid))
+            subprocess.run(shlex.split(reload), check=True, timeout=TIMEOUT_S)
+            hear("RELOADING=1")
+            wait_until(lambda: "READY=1" in said[after:] or said.append(listener.recv(4096).decode()), process)
+            assert not before & set(workers_of(process.pid))
             process.terminate()
             hear("STOPPING=1")
             assert process.wait(TIMEOUT_S) == 0, (place / "log" / "out.txt").read_text()
@@ -337,7 +347,6 @@ def test_the_pod_shares_what_watch_reads_and_waits_for_the_drain() -> None:
     assert mounted == {volume["name"] for volume in spec["volumes"]}
     [port] = watch["ports"]
     probes = [
-        worker["livenessProbe"]["httpGet"],
         worker["readinessProbe"]["httpGet"],
         watch["livenessProbe"]["tcpSocket"],
     ]
@@ -355,13 +364,20 @@ def test_the_commands_and_probes_of_the_pod(place: Path) -> None:
     changes |= {"/jobs": f"{place}/jobs", "0.0.0.0:9321": "127.0.0.1:0"}
     commands = [[changes.get(word, word) for word in one["command"] + one.get("args", [])] for one in (worker, watch)]
     output = place / "log" / "watch.txt"
+    probe = worker["livenessProbe"]["exec"]["command"]
+
+    def is_alive() -> bool:
+        return subprocess.run(probe, check=False, timeout=TIMEOUT_S, capture_output=True).returncode == 0
+
+    assert not is_alive()
     with running(commands[0], place / "log" / "worker.txt") as supervise:
         [pid] = wait_until(lambda: workers_of(supervise.pid), supervise)
         wait_for_guard(pid)
+        assert is_alive()
         with running([*commands[1], "--every", "0.2s", "--json"], output, HOLDFAST_TOKEN=TOKEN) as watching:
             first = wait_until(lambda: output.read_text().partition("\n")[0], watching)
             url = json.loads(first)["url"].rstrip("/")
-            alive, ready = (url + worker[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe"))
+            alive, ready = url + "/healthz", url + worker["readinessProbe"]["httpGet"]["path"]
             wait_until(lambda: get(alive)[0] == get(ready)[0] == 200, watching)
             scrape = url + pod()["metadata"]["annotations"]["prometheus.io/path"]
             assert get(scrape)[0] == 401
@@ -369,10 +385,18 @@ def test_the_commands_and_probes_of_the_pod(place: Path) -> None:
 
             os.kill(pid, signal.SIGSTOP)  # frozen, hung and dark are answered alike
             wait_until(lambda: get(alive)[0] == 503, watching)
+            assert is_alive()  # supervise is, and will see to it
             os.kill(pid, signal.SIGCONT)
             wait_until(lambda: get(alive)[0] == get(ready)[0] == 200, watching)
             watching.terminate()
             watching.wait(TIMEOUT_S)
+        assert is_alive()
+        supervise.send_signal(signal.SIGSTOP)
+        wait_until(lambda: Path(f"/proc/{supervise.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+        [status] = (place / "runtime" / "holdfast").glob("[0-9]*.supervise.json")
+        os.utime(status, (0, time.time() - 1800))
+        assert not is_alive()
+        supervise.send_signal(signal.SIGCONT)
         supervise.terminate()
         assert supervise.wait(TIMEOUT_S) == 0, (place / "log" / "worker.txt").read_text()
     assert children(os.getpid()) == []

@@ -104,6 +104,10 @@ def test_the_page_shows_the_leak(browser: Browser, leak_page: Path) -> None:
         check_sites(page)
 
         assert page.texts("#histories .tag") == ["double close"]
+        # What is wrong stands above the charts, in red, with the line to change.
+        assert page.evaluate("document.querySelector('.summary + section').id") == "bad"
+        assert page.evaluate("document.getElementById('verdict').className") == "wrong"
+        assert "close_twice() in leak.py" in page.texts("#histories .blame dd")[0]
         assert "close_twice() in leak.py" in page.texts("#histories p")[0]
         page.click("#histories tbody tr")
         assert "os.open" in page.texts("#histories .detail .stack")[0]

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,3 +75,18 @@ def test_the_module_itself(carrier: str) -> None:
 def run(program: str) -> str:
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=120, check=True)
     return done.stdout.strip()
+
+
+def test_an_iteration_says_what_to_pickle_instead(tmp_path: Path) -> None:
+    with hold.TFRecordWriter(tmp_path / "a.tfrecord", {"n": hold.Int64()}) as writer:
+        for n in range(6):
+            writer.append(n=n)
+    dataset = hold.read(tmp_path / "a.tfrecord").batch(2)
+    with dataset.iterate() as iteration:
+        next(iteration)
+        with pytest.raises(TypeError, match=r"cannot pickle an iteration: pickle its state_dict\(\), and the dataset"):
+            pickle.dumps(iteration)
+        other, state = pickle.loads(pickle.dumps((dataset, iteration.state_dict())))
+    with other.iterate() as iteration:
+        iteration.load_state_dict(state)
+        assert [batch["n"].tolist() for batch in iteration] == [[2, 3], [4, 5]]
