@@ -374,8 +374,8 @@ with guard:
         exec(case)
         found.append(heard())
         over.set()
-for thread in threads:
-    thread.join()
+    for thread in threads:  # within the guard, which counts no jobs after its end
+        thread.join()
 say(*found, guard._page.get("jobs_active"))
 """
 
