@@ -13,7 +13,7 @@ FUZZ_SECONDS ?= 600
 SOAK_KILLS ?= 1000
 SOAK_FAULTS ?= 200
 SOAK_CHURN ?= 10000
-WHEEL_TESTS ?= tests/unit/native tests/unit/runlog tests/unit/formats/tfrecord
+WHEEL_TESTS ?= tests/unit/native tests/unit/data/runlog tests/unit/data/formats/tfrecord
 
 VENV := .venv
 BIN := $(VENV)/bin

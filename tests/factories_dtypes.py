@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import holdfast as hold
-from holdfast.formats.columns import RaggedColumn
+from holdfast.data.formats.columns import RaggedColumn
 from holdfast.schema import DTYPES, Column
 
 ROWS = 64

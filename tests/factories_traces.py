@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.fdtrace import trace_file
-from holdfast.fdtrace.log_format import BAD, BIRTH, CLOSE, FAIL, INHERITED, KINDS, LIVE
-from holdfast.fdtrace.trace_file import SourceFrame, Trace, TracedProcess
+from holdfast.process.fdtrace import trace_file
+from holdfast.process.fdtrace.log_format import BAD, BIRTH, CLOSE, FAIL, INHERITED, KINDS, LIVE
+from holdfast.process.fdtrace.trace_file import SourceFrame, Trace, TracedProcess
 
 CALLS = ("open", "close", "read", "__read_chk", "openat64")
 EBADF, EMFILE = 9, 24

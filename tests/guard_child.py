@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.guard.heartbeat import Heartbeat, read_heartbeat
+from holdfast.process.guard.heartbeat import Heartbeat, read_heartbeat
 
 TIMEOUT_S = 60
 # How many descriptors a Guard takes: its log, statm, three in reserve, and four of the responder for owners.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from holdfast.doctor.model import Trend
-from holdfast.watch.state import (
+from holdfast.process.doctor.model import Trend
+from holdfast.process.watch.state import (
     BaselineState,
     EventState,
     GuardFacts,

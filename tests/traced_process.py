@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import holdfast._native
-from holdfast.fdtrace.image import Frame, Image, Stacks, read_folder
-from holdfast.fdtrace.log_format import BIRTH, CLOSE, KINDS, LIVE
+from holdfast.process.fdtrace.image import Frame, Image, Stacks, read_folder
+from holdfast.process.fdtrace.log_format import BIRTH, CLOSE, KINDS, LIVE
 
 LIBRARY = Path(holdfast._native.__file__).parent / "_fdtrace.abi3.so"
 

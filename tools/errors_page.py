@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.error_guide import rules_fds, rules_files, rules_processes, rules_workers
-from holdfast.error_guide.rules import Rule
+from holdfast.process.error_guide import rules_fds, rules_files, rules_processes, rules_workers
+from holdfast.process.error_guide.rules import Rule
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "errors.md"
 ROWS = (*rules_fds.RULES, *rules_files.RULES, *rules_files.GENERAL, *rules_workers.RULES, *rules_processes.RULES)

@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import holdfast as hold
-from holdfast.loader.dataset import read
-from holdfast.writer.dataset_writer import DatasetWriter, write
+from holdfast.data.loader.dataset import read
+from holdfast.data.writer.dataset_writer import DatasetWriter, write
 
 # Calls that fail when a disk or a file system fails or the descriptor table is full.
 CALLS = (

@@ -29,6 +29,6 @@ for version in 3.14 newest; do
         "$venvs/$version/bin/python" tools/h5py_versions.py read "$work/$other"
     done
     "$venvs/$version/bin/python" -m pytest -q -p no:cacheprovider \
-        tests/unit/writer/test_part.py tests/unit/writer/test_write_verify.py tests/unit/writer/test_storage.py \
-        tests/unit/formats/hdf5/test_inplace_writer.py tests/unit/writer/server/test_server_in_place.py "$@"
+        tests/unit/data/writer/test_part.py tests/unit/data/writer/test_write_verify.py tests/unit/data/writer/test_storage.py \
+        tests/unit/data/formats/hdf5/test_inplace_writer.py tests/unit/data/writer/server/test_server_in_place.py "$@"
 done

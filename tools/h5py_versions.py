@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 
 import holdfast as hold
-from holdfast.writer.dataset_writer import write
+from holdfast.data.writer.dataset_writer import write
 
 SCHEMA = {
     "label": hold.Int64(),

@@ -31,12 +31,12 @@ from soak_consolidate import soak_consolidate
 from soak_rows import PLAIN, SCHEMA, count_wrong, forked, rows
 
 from holdfast._util.failpoints import NAMES, PRODUCER_NAMES, SEALER_NAMES, SERVER_NAMES, VARIABLE
-from holdfast.formats.base import open_shard
-from holdfast.writer.dataset_writer import DatasetWriter, write
-from holdfast.writer.server import journal, server, shared_buffer
-from holdfast.writer.server.client import connect
-from holdfast.writer.server.server import CentralWriter
-from holdfast.writer.server.server_process import ServerSettings
+from holdfast.data.formats.base import open_shard
+from holdfast.data.writer.dataset_writer import DatasetWriter, write
+from holdfast.data.writer.server import journal, server, shared_buffer
+from holdfast.data.writer.server.client import connect
+from holdfast.data.writer.server.server import CentralWriter
+from holdfast.data.writer.server.server_process import ServerSettings
 
 PRODUCERS = 3
 PART_ROWS = 100

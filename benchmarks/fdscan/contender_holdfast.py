@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.common.contenders import Job, serve
 from benchmarks.common.processes import cpu_cost
 from holdfast import __version__
-from holdfast.doctor.fd_profile import profiles_of
+from holdfast.process.doctor.fd_profile import profiles_of
 from holdfast.procfs.descriptors import count
 from holdfast.procfs.processes import read_vitals
 from holdfast.procfs.procfs import REAL

@@ -115,8 +115,8 @@ def idle(seconds: int, watched: str, _: int) -> dict[str, float]:
 def calls(count: int, watched: str, _: int) -> dict[str, float]:
     """Measures single calls, in seconds each."""
     import holdfast as hold
-    from holdfast.doctor.model import JobSample, Sample
-    from holdfast.guard.leak_watch import LeakWatch
+    from holdfast.process.doctor.model import JobSample, Sample
+    from holdfast.process.guard.leak_watch import LeakWatch
 
     found: dict[str, float] = {}
     with hold.Guard("bench", fds=hold.Cap(hard=1.0), eta=None, log=os.devnull) as guard:

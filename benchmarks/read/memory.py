@@ -148,7 +148,7 @@ def _make(home: Path, name: str, shard: int, rows: int) -> None:
             file.create_dataset("label", data=rng.integers(0, 1000, rows))
         return
     columns = _columns(name, rows, shard)
-    from holdfast.formats.tar.writer import TarWriter
+    from holdfast.data.formats.tar.writer import TarWriter
 
     writer = TarWriter if form == "tar" else hold.TFRecordWriter
     with writer(path, _schema(name)) as out:

@@ -16,9 +16,9 @@ from benchmarks.common.processes import memory_bytes, reset_peak_memory
 from benchmarks.common.workload import EMBED, Sums, chunks, small_columns
 from benchmarks.tfrecord.tasks import BATCH
 from holdfast._native import codec
-from holdfast.formats.tfrecord.index import build_index
-from holdfast.formats.tfrecord.source import open_source
-from holdfast.formats.tfrecord.verify import verify_file
+from holdfast.data.formats.tfrecord.index import build_index
+from holdfast.data.formats.tfrecord.source import open_source
+from holdfast.data.formats.tfrecord.verify import verify_file
 
 SCHEMAS: dict[str, Any] = {
     "small": {

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.common import report as reports
-from holdfast.fdtrace.attach import record_attached
-from holdfast.fdtrace.image import read_folder
-from holdfast.fdtrace.log_format import EBADF, TIME_HOOKS
-from holdfast.fdtrace.recording import TraceOptions, environment
+from holdfast.process.fdtrace.attach import record_attached
+from holdfast.process.fdtrace.image import read_folder
+from holdfast.process.fdtrace.log_format import EBADF, TIME_HOOKS
+from holdfast.process.fdtrace.recording import TraceOptions, environment
 
 HEADS = ("work", "untraced", "traced by", "CPU", "ratio", "target", "met")
 _WORKLOAD = str(Path(__file__).with_name("workload.py"))

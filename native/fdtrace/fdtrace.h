@@ -5,7 +5,7 @@
 // allocation, no locks, no Python API beyond PyGILState_GetThisThreadState, and errno is kept.
 //
 // The log of a process image is one file that is mapped MAP_SHARED, so what was recorded survives SIGKILL. Its
-// layout is the structs below; src/holdfast/fdtrace/image.py reads it.
+// layout is the structs below; src/holdfast/process/fdtrace/image.py reads it.
 #ifndef HOLDFAST_FDTRACE_H
 #define HOLDFAST_FDTRACE_H
 

@@ -18,81 +18,81 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import errors as errors
     from ._util.fds import raise_nofile as raise_nofile
-    from .doctor.diagnose import diagnose as diagnose
-    from .error_guide.explain import explain as explain
-    from .error_guide.explanation import Explanation as Explanation
-    from .fd_owners.agent import listen as listen
-    from .fd_owners.owners import owners as owners
-    from .fd_owners.owners import owners_summary as owners_summary
-    from .fdtrace.tracer import Tracer as Tracer
-    from .filelocks.h5py_guard import protect_h5py as protect_h5py
-    from .filelocks.holders import locks as locks
-    from .filelocks.lock import locked as locked
-    from .formats.images import decode_image as decode_image
-    from .formats.tfrecord import Records as Records
-    from .formats.tfrecord import TFRecordReader as TFRecordReader
-    from .formats.tfrecord import TFRecordWriter as TFRecordWriter
-    from .guard.caps import Cap as Cap
-    from .guard.guard import Guard as Guard
-    from .leakcheck.no_leaks import no_leaks as no_leaks
-    from .loader.dataset import Dataset as Dataset
-    from .loader.dataset import concat as concat
-    from .loader.dataset import mix as mix
-    from .loader.dataset import read as read
-    from .loader.progress import progress as progress
+    from .data.formats.images import decode_image as decode_image
+    from .data.formats.tfrecord import Records as Records
+    from .data.formats.tfrecord import TFRecordReader as TFRecordReader
+    from .data.formats.tfrecord import TFRecordWriter as TFRecordWriter
+    from .data.h5py_guard import protect_h5py as protect_h5py
+    from .data.loader.dataset import Dataset as Dataset
+    from .data.loader.dataset import concat as concat
+    from .data.loader.dataset import mix as mix
+    from .data.loader.dataset import read as read
+    from .data.loader.progress import progress as progress
+    from .data.rewrite.convert import convert as convert
+    from .data.runlog.logger import Log as Log
+    from .data.runlog.logger import log as log
+    from .data.writer.dataset_writer import DatasetWriter as DatasetWriter
+    from .data.writer.dataset_writer import write as write
+    from .data.writer.server.client import connect as connect
+    from .process.doctor.diagnose import diagnose as diagnose
+    from .process.error_guide.explain import explain as explain
+    from .process.error_guide.explanation import Explanation as Explanation
+    from .process.fd_owners.agent import listen as listen
+    from .process.fd_owners.owners import owners as owners
+    from .process.fd_owners.owners import owners_summary as owners_summary
+    from .process.fdtrace.tracer import Tracer as Tracer
+    from .process.filelocks.holders import locks as locks
+    from .process.filelocks.lock import locked as locked
+    from .process.guard.caps import Cap as Cap
+    from .process.guard.guard import Guard as Guard
+    from .process.leakcheck.no_leaks import no_leaks as no_leaks
     from .procfs.snapshot import snapshot as snapshot
-    from .rewrite.convert import convert as convert
-    from .runlog.logger import Log as Log
-    from .runlog.logger import log as log
     from .schema import Array as Array
     from .schema import Bytes as Bytes
     from .schema import Float32 as Float32
     from .schema import Int64 as Int64
     from .schema import Ragged as Ragged
-    from .writer.dataset_writer import DatasetWriter as DatasetWriter
-    from .writer.dataset_writer import write as write
-    from .writer.server.client import connect as connect
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Array": "schema",
     "Bytes": "schema",
-    "Cap": "guard.caps",
-    "Dataset": "loader.dataset",
-    "Explanation": "error_guide.explanation",
+    "Cap": "process.guard.caps",
+    "Dataset": "data.loader.dataset",
+    "Explanation": "process.error_guide.explanation",
     "Float32": "schema",
-    "Guard": "guard.guard",
+    "Guard": "process.guard.guard",
     "HoldfastError": "errors",
     "Int64": "schema",
-    "Log": "runlog.logger",
-    "DatasetWriter": "writer.dataset_writer",
+    "Log": "data.runlog.logger",
+    "DatasetWriter": "data.writer.dataset_writer",
     "Ragged": "schema",
-    "Records": "formats.tfrecord",
-    "TFRecordReader": "formats.tfrecord",
-    "TFRecordWriter": "formats.tfrecord",
-    "Tracer": "fdtrace.tracer",
-    "concat": "loader.dataset",
-    "connect": "writer.server.client",
-    "convert": "rewrite.convert",
-    "decode_image": "formats.images",
-    "diagnose": "doctor.diagnose",
+    "Records": "data.formats.tfrecord",
+    "TFRecordReader": "data.formats.tfrecord",
+    "TFRecordWriter": "data.formats.tfrecord",
+    "Tracer": "process.fdtrace.tracer",
+    "concat": "data.loader.dataset",
+    "connect": "data.writer.server.client",
+    "convert": "data.rewrite.convert",
+    "decode_image": "data.formats.images",
+    "diagnose": "process.doctor.diagnose",
     "errors": "",
-    "explain": "error_guide.explain",
-    "listen": "fd_owners.agent",
-    "locked": "filelocks.lock",
-    "locks": "filelocks.holders",
-    "log": "runlog.logger",
-    "mix": "loader.dataset",
-    "no_leaks": "leakcheck.no_leaks",
-    "owners": "fd_owners.owners",
-    "owners_summary": "fd_owners.owners",
-    "progress": "loader.progress",
-    "protect_h5py": "filelocks.h5py_guard",
+    "explain": "process.error_guide.explain",
+    "listen": "process.fd_owners.agent",
+    "locked": "process.filelocks.lock",
+    "locks": "process.filelocks.holders",
+    "log": "data.runlog.logger",
+    "mix": "data.loader.dataset",
+    "no_leaks": "process.leakcheck.no_leaks",
+    "owners": "process.fd_owners.owners",
+    "owners_summary": "process.fd_owners.owners",
+    "progress": "data.loader.progress",
+    "protect_h5py": "data.h5py_guard",
     "raise_nofile": "_util.fds",
-    "read": "loader.dataset",
+    "read": "data.loader.dataset",
     "snapshot": "procfs.snapshot",
-    "write": "writer.dataset_writer",
+    "write": "data.writer.dataset_writer",
 }
 
 __all__ = sorted(_HOMES)

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from .leakcheck.births import Births
-    from .leakcheck.no_leaks import Check
+    from .process.leakcheck.births import Births
+    from .process.leakcheck.no_leaks import Check
 
 _WITHIN_S = 1.0
 _check = pytest.StashKey["Check"]()
@@ -66,14 +66,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def _record_births(config: pytest.Config) -> None:
     """Begins with the first checked test and goes on to the end: to begin costs more than to record."""
     if _births not in config.stash and (config.getoption("--fd-leaks-trace") or config.getini("fd_leaks_trace")):
-        from .leakcheck.births import start_recording
+        from .process.leakcheck.births import start_recording
 
         config.stash[_births] = start_recording()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if config.stash.get(_births, None) is not None:
-        from .leakcheck.births import stop_recording
+        from .process.leakcheck.births import stop_recording
 
         stop_recording(config.stash[_births])
         del config.stash[_births]
@@ -108,7 +108,7 @@ def _options(item: pytest.Item) -> tuple[int | None, Any]:
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     most, kinds = _options(item)
     if most is not None:
-        from .leakcheck.no_leaks import Check
+        from .process.leakcheck.no_leaks import Check
 
         item.stash[_failed] = False
         _record_births(item.config)
@@ -148,7 +148,7 @@ def _raise_if_leaked(check: Check, most: int, births: Births | None) -> None:
     for wait_s in check.waits(most, _WITHIN_S, collect=True):
         time.sleep(wait_s)
     if left := check.over(most):
-        from .leakcheck.no_leaks import describe_leaks
+        from .process.leakcheck.no_leaks import describe_leaks
 
         pytest.fail(describe_leaks(left, most, births)[0], pytrace=False)
 

@@ -18,12 +18,12 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
+from .data.formats.columns import BytesColumn, RaggedColumn, leaves, map_leaves, tuple_like
+from .data.loader.dataset import Dataset, Mixture, state_after
+from .data.loader.iterator import Iteration, batch_plan, stop_epoch
+from .data.loader.options import Options, as_int
+from .data.runlog.logger import Log, log
 from .errors import MapError, SchemaError
-from .formats.columns import BytesColumn, RaggedColumn, leaves, map_leaves, tuple_like
-from .loader.dataset import Dataset, Mixture, state_after
-from .loader.iterator import Iteration, batch_plan, stop_epoch
-from .loader.options import Options, as_int
-from .runlog.logger import Log, log
 from .schema import Array, Bytes, Column, Ragged, Value
 
 __all__ = ["LogCallback", "LogHook", "Passes", "as_tf"]

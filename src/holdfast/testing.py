@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 
+from .data.formats.base import Shard, open_shard
 from .errors import DataError, HoldfastError, InputError, SchemaError, WriteError
-from .formats.base import Shard, open_shard
 from .procfs.descriptors import count_own
 from .schema import Bytes, Column, Float32, Int64, Ragged
 

@@ -19,9 +19,9 @@ from typing import Any, Self, TypeVar
 import torch.utils.data
 from torch.utils.data import Dataset
 
-from ._torch.loader_iterator import LoaderIterator, clear_library_frames
-from ._torch.torch_dataset import RaggedTensor, TorchDataset, TorchSamples, as_torch, as_torch_map
-from .loader.dataset import Dataset as HoldfastDataset
+from .data.loader.dataset import Dataset as HoldfastDataset
+from .data.torch_loader.loader_iterator import LoaderIterator, clear_library_frames
+from .data.torch_loader.torch_dataset import RaggedTensor, TorchDataset, TorchSamples, as_torch, as_torch_map
 
 __all__ = ["DataLoader", "RaggedTensor", "TorchDataset", "TorchSamples", "as_torch", "as_torch_map"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.formats.base import Shard
-from holdfast.formats.files import list_files
+from holdfast.data.formats.base import Shard
+from holdfast.data.formats.files import list_files
 from holdfast.schema import Bytes, Column, Int64
 from holdfast.testing import ShardContract
 

@@ -25,8 +25,8 @@ import leftovers
 import line_server
 from factories_dtypes import ROWS, bits_of, made
 from factories_dtypes import SCHEMA as COLUMNS
-from holdfast._torch.torch_dataset import RaggedTensor
-from holdfast.formats.columns import RaggedColumn
+from holdfast.data.formats.columns import RaggedColumn
+from holdfast.data.torch_loader.torch_dataset import RaggedTensor
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "loader"))
 
@@ -292,7 +292,7 @@ def forms(ask: dict[str, Any]) -> Any:
     """What cannot be shared is copied; what has no tensor stays."""
     frozen = np.arange(3)
     frozen.flags.writeable = False
-    from holdfast._torch.torch_dataset import batch_to_torch
+    from holdfast.data.torch_loader.torch_dataset import batch_to_torch
 
     got = batch_to_torch(
         {
@@ -334,9 +334,9 @@ def structures(ask: dict[str, Any]) -> Any:
 
 
 def nested(ask: dict[str, Any]) -> Any:
-    from holdfast._torch.torch_dataset import batch_to_torch
-    from holdfast.formats.columns import RaggedColumn
-    from holdfast.formats.gather import join_bytes
+    from holdfast.data.formats.columns import RaggedColumn
+    from holdfast.data.formats.gather import join_bytes
+    from holdfast.data.torch_loader.torch_dataset import batch_to_torch
 
     numbers = RaggedColumn(RaggedColumn(np.arange(6), np.array([0, 2, 3, 3, 6])), np.array([0, 1, 4]))
     strings = RaggedColumn(join_bytes([b"a", b"bc", b""]), np.array([0, 2, 2, 3]))

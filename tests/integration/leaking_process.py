@@ -13,8 +13,8 @@ import os, resource, sys
 mode, limit = sys.argv[1], int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 if mode == "listen":
-    import holdfast.fd_owners.agent
-    listener = holdfast.fd_owners.agent.listen()
+    import holdfast.process.fd_owners.agent
+    listener = holdfast.process.fd_owners.agent.listen()
 keep = []
 print("ready", flush=True)
 for line in sys.stdin:

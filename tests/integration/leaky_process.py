@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from holdfast.doctor.fd_profile import profiles_of
-from holdfast.doctor.model import FdProfile, Sample
+from holdfast.process.doctor.fd_profile import profiles_of
+from holdfast.process.doctor.model import FdProfile, Sample
 from holdfast.procfs.snapshot import take_snapshot
 
 PROGRAMS = Path(__file__).resolve().parent.parent / "leaky_programs"

@@ -614,7 +614,7 @@ def silent_sentinel() -> dict[str, Any]:
     try:
         iterator = iter(loader(Suicidal(), num_workers=1))
         iterator._workers[0]._popen.sentinel = read_end
-        with mock.patch("holdfast._torch.loader_iterator._POLL_S", 0.1):
+        with mock.patch("holdfast.data.torch_loader.loader_iterator._POLL_S", 0.1):
             error = _drain(iterator)
     finally:
         os.close(read_end)

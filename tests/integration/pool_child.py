@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.loader.workers import ProcessPool, Task
+from holdfast.data.loader.workers import ProcessPool, Task
 
 
 def act(data: tuple[str, str], tell: Callable[[int], None]) -> Any:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sys
 
+from holdfast.data.loader.sources.catalog import Catalog
+from holdfast.data.loader.sources.discovery import find_sources
+from holdfast.data.loader.sources.download_cache import DownloadCache
 from holdfast.errors import HoldfastError
-from holdfast.loader.sources.catalog import Catalog
-from holdfast.loader.sources.discovery import find_sources
-from holdfast.loader.sources.download_cache import DownloadCache
 
 
 def read(folder: str, most_bytes: int, what: list[str]) -> dict[str, object]:

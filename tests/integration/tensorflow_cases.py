@@ -18,7 +18,7 @@ import leftovers
 import line_server
 from factories_dtypes import ROWS, bits_of, made
 from factories_dtypes import SCHEMA as COLUMNS
-from holdfast.formats.columns import RaggedColumn
+from holdfast.data.formats.columns import RaggedColumn
 from holdfast.tensorflow import Passes
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "loader"))

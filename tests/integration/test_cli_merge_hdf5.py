@@ -23,9 +23,9 @@ from cli_process import (
 )
 
 import holdfast as hold
+from holdfast.data.writer.consolidate import latest_manifest
+from holdfast.data.writer.dataset_writer import DatasetWriter, write
 from holdfast.errors import HoldfastError
-from holdfast.writer.consolidate import latest_manifest
-from holdfast.writer.dataset_writer import DatasetWriter, write
 
 SCHEMA = {"label": hold.Int64(), "text": hold.Bytes()}
 

@@ -13,7 +13,7 @@ import pytest
 from cli_process import COMMAND, document, environment, holdfast, on_terminal, refused, without_styles, write_shards
 
 from holdfast import capacity
-from holdfast.capacity import CapacityRequest, Sharing
+from holdfast.process.capacity import CapacityRequest, Sharing
 
 COSTS = Path(__file__).with_name("loader_costs.py")
 

@@ -11,9 +11,9 @@ import pytest
 from cli_process import document, holdfast, refused
 from leaking_process import leaker
 
-from holdfast.watch.collector import Selection, WatchCollector
-from holdfast.watch.report_page import write_report
-from holdfast.watch.store import Store
+from holdfast.process.watch.collector import Selection, WatchCollector
+from holdfast.process.watch.report_page import write_report
+from holdfast.process.watch.store import Store
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,8 @@ import pytest
 from cli_process import COMMAND, document, environment, holdfast, on_terminal, refused, wait_for, without_styles
 from test_cli_failures import NOBODY as AS_NOBODY
 
-from holdfast.guard.heartbeat import GuardState, read_heartbeat
-from holdfast.guard.rescue import Rescue
+from holdfast.process.guard.heartbeat import GuardState, read_heartbeat
+from holdfast.process.guard.rescue import Rescue
 from holdfast.procfs.processes import read_status
 from holdfast.procfs.procfs import REAL
 
@@ -36,13 +36,13 @@ GONE = 2**22 + 1  # above the highest pid there can be
 # Takes what there is, then polls: what it prints is the only sign of whether its work succeeds.
 WEDGED = """
 import ctypes, os, resource, sys
-import holdfast.fd_owners.agent
+import holdfast.process.fd_owners.agent
 soft, hard, listens = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "listen"
 if len(sys.argv) > 4:
     os.setgroups([]); os.setgid(int(sys.argv[4])); os.setuid(int(sys.argv[4]))
     ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: as after an exec
 if listens:
-    listener = holdfast.fd_owners.agent.listen()
+    listener = holdfast.process.fd_owners.agent.listen()
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 leaked = []
 try:

@@ -15,8 +15,8 @@ import pytest
 from cli_process import document, environment, flip, holdfast, on_terminal, refused, without_styles, write_shard
 
 import holdfast as hold
-from holdfast.formats.tar.writer import TarWriter
-from holdfast.writer.dataset_writer import DatasetWriter
+from holdfast.data.formats.tar.writer import TarWriter
+from holdfast.data.writer.dataset_writer import DatasetWriter
 
 SCHEMA = {"label": hold.Int64(), "emb": hold.Float32(8)}
 

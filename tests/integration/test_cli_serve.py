@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import holdfast as hold
+from holdfast.data.writer.dataset_writer import DatasetWriter, write
 from holdfast.errors import RefusedError
-from holdfast.writer.dataset_writer import DatasetWriter, write
 
 PROGRAM = """
 import sys

@@ -14,7 +14,7 @@ import pytest
 from cli_process import document, environment, holdfast, on_terminal, refused, without_styles
 from leaking_process import leaker
 
-from holdfast.doctor.top_model import TopModel
+from holdfast.process.doctor.top_model import TopModel
 
 GONE = 2**22 + 1
 
@@ -133,7 +133,7 @@ def test_the_live_view_answers_its_keys(size: tuple[int, int]) -> None:
     from textual.widgets import DataTable, Static
 
     from holdfast.cli.top_tui import DoctorScreen, TopApp
-    from holdfast.doctor.render_top import SortOrder
+    from holdfast.process.doctor.render_top import SortOrder
 
     async def play(pid: int) -> None:
         app = TopApp(TopModel([os.getpid()]), every_s=0.1)

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from cli_process import COMMAND, environment, holdfast, refused
 
-from holdfast.fdtrace import trace_file
-from holdfast.fdtrace.log_format import BIRTH, FAIL, INHERITED
-from holdfast.fdtrace.sites import Site, Statistics
-from holdfast.fdtrace.trace_file import Trace, TracedProcess
+from holdfast.process.fdtrace import trace_file
+from holdfast.process.fdtrace.log_format import BIRTH, FAIL, INHERITED
+from holdfast.process.fdtrace.sites import Site, Statistics
+from holdfast.process.fdtrace.trace_file import Trace, TracedProcess
 from traced_process import needs_library
 
 pytestmark = needs_library
@@ -534,7 +534,7 @@ def test_a_full_disk_at_the_end(tmp_path: Path) -> None:
 INTERRUPTED = """
 import os, signal, sys
 from holdfast.cli import main
-from holdfast.fdtrace import recording, trace_file
+from holdfast.process.fdtrace import recording, trace_file
 def interrupt(*arguments, **options):
     os.kill(os.getpid(), signal.SIGINT)
     raise AssertionError("the signal came too late")

@@ -20,7 +20,7 @@ import pytest
 from cli_process import COMMAND, environment, holdfast, refused
 from leaking_process import leaker
 
-from holdfast.watch.documents import load_state
+from holdfast.process.watch.documents import load_state
 
 TIMEOUT_S = 120
 # The stated bounds of watch itself, beside a handful of connections: see docs/watch.md.

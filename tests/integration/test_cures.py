@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.doctor.remedies import REMEDIES, Remedy
-from holdfast.doctor.signatures import SIGNATURES
-from holdfast.error_guide.cause_chain import RULES
+from holdfast.process.doctor.remedies import REMEDIES, Remedy
+from holdfast.process.doctor.signatures import SIGNATURES
+from holdfast.process.error_guide.cause_chain import RULES
 
 TOP = Path(__file__).resolve().parents[2]
 

@@ -28,9 +28,9 @@ import yaml
 from log_cases import kill_all
 
 from holdfast._util.text import parse_seconds
-from holdfast.guard.heartbeat import GuardState, read_heartbeat
-from holdfast.guard.service_manager import ServiceManager, find_service_manager
-from holdfast.guard.supervisor.config import make_options, read_config
+from holdfast.process.guard.heartbeat import GuardState, read_heartbeat
+from holdfast.process.guard.service_manager import ServiceManager, find_service_manager
+from holdfast.process.guard.supervisor.config import make_options, read_config
 from holdfast.procfs.procfs import REAL
 from process_tree import children, descendants
 

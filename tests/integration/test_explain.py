@@ -20,9 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.doctor.remedies import WRITE
-from holdfast.error_guide.explain import explain
 from holdfast.errors import InputError
+from holdfast.process.doctor.remedies import WRITE
+from holdfast.process.error_guide.explain import explain
 from holdfast.procfs.procfs import REAL
 from python_child import python
 
@@ -75,7 +75,7 @@ import os, socket, ssl, sys
 from urllib.error import URLError
 from urllib.request import urlopen
 import encodings.idna
-from holdfast.error_guide.explain import explain
+from holdfast.process.error_guide.explain import explain
 
 def fetch():
     connection = socket.create_connection(server.getsockname())  # with the last descriptor
@@ -113,7 +113,7 @@ def test_a_request_without_descriptors(tmp_path: Path) -> None:
 
 ZERO = """
 import os, sys
-from holdfast.error_guide.explain import explain
+from holdfast.process.error_guide.explain import explain
 kept = []
 try:
     while True:
@@ -164,7 +164,7 @@ def test_with_no_descriptor_free_and_nothing_imported() -> None:
 ANCDATA = """
 import os, socket
 from multiprocessing import reduction
-from holdfast.error_guide.explain import explain
+from holdfast.process.error_guide.explain import explain
 ours, theirs = socket.socketpair()
 socket.send_fds(theirs, [b"x"], [0])
 kept = []
@@ -190,7 +190,7 @@ def test_a_descriptor_sent_to_a_full_process() -> None:
 
 SELECT = """
 import fcntl, os, select
-from holdfast.error_guide.explain import explain
+from holdfast.process.error_guide.explain import explain
 read, write = os.pipe()
 high = fcntl.fcntl(read, fcntl.F_DUPFD, 1030)
 try:
@@ -325,7 +325,7 @@ def test_a_socket_with_nothing_to_give() -> None:
 
 NO_THREAD = """
 import resource, threading
-from holdfast.error_guide.explain import explain
+from holdfast.process.error_guide.explain import explain
 used = next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmSize"))
 resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 20), resource.RLIM_INFINITY))  # a stack needs 8 MiB
 try:
@@ -344,7 +344,7 @@ def test_no_room_for_a_new_thread() -> None:
 
 NO_FORK = """
 import multiprocessing, multiprocessing.popen_fork, os, resource
-from holdfast.error_guide.explain import explain
+from holdfast.process.error_guide.explain import explain
 if os.getuid() == 0:
     os.setuid(65534)  # root is not bound by it
 resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
@@ -408,7 +408,7 @@ TORCH = """
 import os, signal, sys, warnings
 import torch
 from torch.utils.data import DataLoader, Dataset
-from holdfast.error_guide.explain import explain
+from holdfast.process.error_guide.explain import explain
 
 class Killed(Dataset):
     def __len__(self): return 8
@@ -443,7 +443,7 @@ KEPT = """
 import resource
 import torch
 from torch.utils.data import DataLoader
-from holdfast.error_guide.explain import explain
+from holdfast.process.error_guide.explain import explain
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
 kept = []
 try:
@@ -466,7 +466,7 @@ def test_torch_and_kept_tensors() -> None:
 FULL_SHM = """
 import sys, torch
 from torch.utils.data import DataLoader
-from holdfast.error_guide.explain import explain
+from holdfast.process.error_guide.explain import explain
 
 class Big(torch.utils.data.Dataset):
     def __len__(self): return 4

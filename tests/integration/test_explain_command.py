@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from cli_process import COMMAND, TIMEOUT_S, document, environment, holdfast, on_terminal, refused, without_styles
 
-from holdfast.error_guide.cause_chain import RULES
-from holdfast.error_guide.explanation import of_sighting
-from holdfast.error_guide.log_scanner import LogPosition, Scanner, Sighting, scan_file, scan_stream
-from holdfast.error_guide.rules import Rule, Scope, SystemContext
 from holdfast.errors import InputError
+from holdfast.process.error_guide.cause_chain import RULES
+from holdfast.process.error_guide.explanation import of_sighting
+from holdfast.process.error_guide.log_scanner import LogPosition, Scanner, Sighting, scan_file, scan_stream
+from holdfast.process.error_guide.rules import Rule, Scope, SystemContext
 
 EMFILE = "OSError: [Errno 24] Too many open files: 'a.jpg'"
 KEYS = ["name", "title", "errno", "says", "here", "mistaken_for", "advice", "chain", "text", "count", "first", "last"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.fdtrace.log_format import BIRTH, LIVE
+from holdfast.process.fdtrace.log_format import BIRTH, LIVE
 from traced_process import Recording, assert_adds_up, environment, needs_library, read, run
 
 pytestmark = needs_library

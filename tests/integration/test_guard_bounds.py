@@ -58,7 +58,7 @@ def test_memory_after_many_samples() -> None:
     """Six days of samples, taken as fast as possible on a clock of their own."""
     done = run_guarded("""
 import gc
-import holdfast.guard.guard as module
+import holdfast.process.guard.guard as module
 class Clock:
     now = time.monotonic()
     def monotonic(self):
@@ -104,15 +104,15 @@ assert guard.exit_code == 75
 
 def test_a_fault_of_the_samples_is_logged_once_and_the_worker_stays_guarded() -> None:
     done = run_guarded("""
-import holdfast.guard.own_process
-real = holdfast.guard.own_process.OwnProcess.rss_bytes
+import holdfast.process.guard.own_process
+real = holdfast.process.guard.own_process.OwnProcess.rss_bytes
 guard = hold.Guard(every=0.001, max_jobs=1)
 with guard:
     calls = []
     def broken(self):
         calls.append(1)
         raise MemoryError if len(calls) > 50 else OSError(5, "broken")
-    holdfast.guard.own_process.OwnProcess.rss_bytes = broken
+    holdfast.process.guard.own_process.OwnProcess.rss_bytes = broken
     until(lambda: len(calls) > 100)
     with guard.job():
         pass
@@ -126,12 +126,12 @@ with guard:
 def test_a_broken_sample_does_not_stop_the_clocks() -> None:
     """Without /proc, as after a chroot, the drain timeout still holds and the worker is not called frozen."""
     done = run_guarded("""
-import holdfast.guard.own_process
+import holdfast.process.guard.own_process
 guard = hold.Guard(every=EVERY, drain_timeout=0.2)
 with guard:
     def broken(self):
         raise FileNotFoundError(2, "No such file", "/proc/self/fd")
-    holdfast.guard.own_process.OwnProcess.count_fds = broken
+    holdfast.process.guard.own_process.OwnProcess.count_fds = broken
     alive = guard._page.get("alive_ns")
     until(lambda: guard._page.get("alive_ns") > alive)
     guard.drain("the reason")
@@ -144,13 +144,13 @@ with guard:
 def test_an_old_kernel_without_the_count_in_stat() -> None:
     done = run_guarded(
         """
-import holdfast.guard.own_process as own
+import holdfast.process.guard.own_process as own
 class Old(own.OwnProcess):
     def __init__(self):
         super().__init__()
         self._counts_in_stat = False
-import holdfast.guard.guard
-holdfast.guard.guard.OwnProcess = Old
+import holdfast.process.guard.guard
+holdfast.process.guard.guard.OwnProcess = Old
 guard = hold.Guard(every=EVERY, fds=hold.Cap(soft=100), eta=None)
 with guard:
     with guard.job("one"):

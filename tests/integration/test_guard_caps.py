@@ -73,11 +73,11 @@ def test_the_hard_cap_ends_at_once_with_all_that_is_needed_to_find_the_leak() ->
 
 def test_a_dump_of_which_a_part_fails_goes_on() -> None:
     program = """
-import holdfast.guard.emergency
+import holdfast.process.guard.emergency
 def broken(own):
     raise RuntimeError("no table today")
     yield
-holdfast.guard.emergency.describe_fds = broken
+holdfast.process.guard.emergency.describe_fds = broken
 """
     done = run_guarded(program + LEAKS_TO_THE_HARD_CAP, nofile=256)
     assert done.code == 70
@@ -114,8 +114,8 @@ holdfast.guard.emergency.describe_fds = broken
 def test_other_caps(options: str, work: str, reason: str) -> None:
     done = run_guarded(f"""
 import subprocess
-import holdfast.guard.leak_watch
-holdfast.guard.leak_watch._REST = 1  # looking at all processes is repeated only after some seconds otherwise
+import holdfast.process.guard.leak_watch
+holdfast.process.guard.leak_watch._REST = 1  # looking at all processes is repeated only after some seconds otherwise
 ends, children, kept = threading.Event(), [], []
 guard = hold.Guard(every=EVERY, {options})
 with guard:
@@ -135,7 +135,7 @@ os._exit(guard.exit_code)
 
 
 # Looking at all processes costs milliseconds, and is repeated only after some seconds: not in these tests.
-OFTEN = "import holdfast.guard.leak_watch\nholdfast.guard.leak_watch._REST = 1\n"
+OFTEN = "import holdfast.process.guard.leak_watch\nholdfast.guard.leak_watch._REST = 1\n"
 
 SHARED = """
 import mmap
@@ -267,8 +267,8 @@ say(*resource.getrlimit(resource.RLIMIT_NOFILE))
 
 
 LEAKS = """
-import holdfast.guard.leak_watch
-holdfast.guard.leak_watch.START_UPS = 0  # its start takes longer than all of its jobs
+import holdfast.process.guard.leak_watch
+holdfast.process.guard.leak_watch.START_UPS = 0  # its start takes longer than all of its jobs
 kept = []
 guard = hold.Guard(every=EVERY, fds=hold.Cap(soft=0.9, hard=0.95), eta=sys.argv[1])
 with guard:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("guard_runtime")
 # `take()` closes everything and opens as many files of the program as reach every number that the guard had.
 # `untouched()` looks whether each is still the same file, and has nothing in it that the program did not write.
 TAKES_ALL = """
-from holdfast.fd_owners.agent import ask_owners
+from holdfast.process.fd_owners.agent import ask_owners
 KINDS = {
     "files": lambda: os.open(f"{folder}/{len(taken)}", os.O_RDWR | os.O_CREAT),
     "appended": lambda: os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND),

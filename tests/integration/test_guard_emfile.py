@@ -11,7 +11,7 @@ import pytest
 
 import holdfast as hold
 from guard_child import TAKEN, guarded, run_guarded
-from holdfast.fd_owners.agent import ask_owners
+from holdfast.process.fd_owners.agent import ask_owners
 
 pytestmark = pytest.mark.usefixtures("guard_runtime")
 
@@ -122,8 +122,8 @@ def test_the_samples_find_what_they_look_for(options: str, code: int, line: str)
         AT_ZERO
         + f"""
 import subprocess
-import holdfast.guard.guard
-holdfast.guard.guard.Guard._refuse_low_caps = lambda self: None
+import holdfast.process.guard.guard
+holdfast.process.guard.guard.Guard._refuse_low_caps = lambda self: None
 guard = hold.Guard(every=EVERY, reserve_fds=0, {options})
 child = subprocess.Popen(["sleep", "20"], **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL))
 with guard:

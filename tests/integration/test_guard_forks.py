@@ -211,7 +211,7 @@ def test_a_child_may_have_a_guard_of_its_own(guard_runtime: Path) -> None:
     done = run_guarded(
         FORKS
         + """
-from holdfast.guard.heartbeat import read_heartbeat
+from holdfast.process.guard.heartbeat import read_heartbeat
 guard = hold.Guard("parent", every=EVERY)
 parent = os.getpid()
 with guard:
@@ -322,9 +322,9 @@ with hold.Guard(every=EVERY) as guard:
 MULTI = """
 import multiprocessing, os, signal, sys, threading
 import holdfast as hold
-from holdfast.guard.heartbeat import read_heartbeat
+from holdfast.process.guard.heartbeat import read_heartbeat
 def inside(connection):
-    import holdfast.guard.guard as module
+    import holdfast.process.guard.guard as module
     assert module._active is None
     with hold.Guard("child", every=0.02) as own:
         own.ok()
@@ -438,7 +438,7 @@ def test_pid_1_drains_on_sigterm_and_its_children_die_of_it() -> None:
         FORKS
         + """
 import subprocess
-from holdfast.guard.heartbeat import read_heartbeat
+from holdfast.process.guard.heartbeat import read_heartbeat
 guard = hold.Guard("first", every=EVERY)
 with guard:
     assert os.getpid() == 1 and read_heartbeat(1).name == "first"
@@ -461,9 +461,9 @@ def test_pid_1_ends_at_once_even_if_its_dump_is_stuck() -> None:
     """The kernel ignores SIGALRM and SIGABRT for it."""
     done = run_guarded(
         """
-import holdfast.guard.emergency
-holdfast.guard.emergency._MOST_DUMP_S = 0.5
-holdfast.guard.emergency.dump = lambda *_, **__: threading.Event().wait(50)
+import holdfast.process.guard.emergency
+holdfast.process.guard.emergency._MOST_DUMP_S = 0.5
+holdfast.process.guard.emergency.dump = lambda *_, **__: threading.Event().wait(50)
 with hold.Guard(every=EVERY, threads=hold.Cap(hard=50)) as guard:
     assert os.getpid() == 1
     for _ in range(50):

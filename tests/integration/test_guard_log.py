@@ -51,8 +51,8 @@ def test_a_full_disk_does_not_disturb_the_worker() -> None:
 
 
 STUCK = """
-import holdfast.guard.emergency
-holdfast.guard.emergency._MOST_DUMP_S = 1.0
+import holdfast.process.guard.emergency
+holdfast.process.guard.emergency._MOST_DUMP_S = 1.0
 log, ours = sys.argv[1], None
 if log == "fifo":
     os.mkfifo(sys.argv[2])

@@ -80,8 +80,8 @@ def test_without_a_folder_for_the_page_the_worker_is_still_guarded(tmp_path: Pat
     (tmp_path / "file").touch()
     done = run_guarded(
         """
-from holdfast.fd_owners import agent
-from holdfast.guard import heartbeat
+from holdfast.process.fd_owners import agent
+from holdfast.process.guard import heartbeat
 agent.socket_dirs = heartbeat.socket_dirs = lambda: [heartbeat.Path(sys.argv[1])]
 guard = hold.Guard(every=EVERY, max_age=0.05)
 with guard:
@@ -96,7 +96,7 @@ sys.exit(guard.exit_code)
 
 
 def test_its_owners_can_be_asked_for() -> None:
-    from holdfast.fd_owners.agent import ask_owners
+    from holdfast.process.fd_owners.agent import ask_owners
 
     with guarded("""
 keep = [os.fdopen(os.pipe()[0]) for _ in range(5)]
@@ -113,7 +113,7 @@ with hold.Guard("worker"):
 
 def test_a_responder_that_the_program_has_started_goes_on() -> None:
     done = run_guarded("""
-from holdfast.fd_owners.agent import ask
+from holdfast.process.fd_owners.agent import ask
 with hold.listen("mine") as listener:
     with hold.Guard("worker"):
         assert ask(os.getpid(), {"ask": "hello"})["name"] == "worker"

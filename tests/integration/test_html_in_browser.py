@@ -13,9 +13,9 @@ import pytest
 
 from browser import Browser, Page
 from factories_traces import HOSTILE, hostile_trace, large_trace
-from holdfast.fdtrace.html_page import write_page
-from holdfast.fdtrace.recording import LIBRARY, TraceOptions, record
-from holdfast.fdtrace.trace_file import save
+from holdfast.process.fdtrace.html_page import write_page
+from holdfast.process.fdtrace.recording import LIBRARY, TraceOptions, record
+from holdfast.process.fdtrace.trace_file import save
 
 pytestmark = [
     pytest.mark.needs("chromium"),

@@ -8,12 +8,12 @@ from importlib.util import find_spec
 import pytest
 from leaky_process import PROGRAMS, LeakyProcess, LoopbackServer
 
-from holdfast.doctor.diagnose import SEVERITY, Diagnosed, Observation
-from holdfast.doctor.fd_profile import grown
-from holdfast.doctor.model import Diagnosis, FdProfile, Match, Sample, Verdict
-from holdfast.doctor.resources import RESOURCES as ROWS
-from holdfast.doctor.signatures import SIGNATURES, match
-from holdfast.doctor.verdict import classify
+from holdfast.process.doctor.diagnose import SEVERITY, Diagnosed, Observation
+from holdfast.process.doctor.fd_profile import grown
+from holdfast.process.doctor.model import Diagnosis, FdProfile, Match, Sample, Verdict
+from holdfast.process.doctor.resources import RESOURCES as ROWS
+from holdfast.process.doctor.signatures import SIGNATURES, match
+from holdfast.process.doctor.verdict import classify
 
 ROUNDS = 20
 WATCHED_S = 660.0

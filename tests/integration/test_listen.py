@@ -21,15 +21,15 @@ import pytest
 
 from holdfast._util.framing import pack_message
 from holdfast.errors import InputError
-from holdfast.fd_owners import agent
-from holdfast.fd_owners import agent as listening
-from holdfast.fd_owners.agent import MOST_REQUEST_BYTES, ask, ask_owners, listen
+from holdfast.process.fd_owners import agent
+from holdfast.process.fd_owners import agent as listening
+from holdfast.process.fd_owners.agent import MOST_REQUEST_BYTES, ask, ask_owners, listen
 
 TIMEOUT_S = 60
 
 PROGRAM = """
 import errno, os, resource, socket, sys, time
-from holdfast.fd_owners.agent import listen
+from holdfast.process.fd_owners.agent import listen
 keep = []
 listener = listen("worker")
 if "full" in sys.argv:

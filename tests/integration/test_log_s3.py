@@ -15,7 +15,7 @@ import holdfast as hold
 URL = "s3://bucket/logs"
 WORKER = """
 import os, signal, sys
-from holdfast.runlog.logger import log
+from holdfast.data.runlog.logger import log
 
 rank, begin, end = map(int, sys.argv[2:5])
 book = log(sys.argv[1], rank=rank, every_rows=10)

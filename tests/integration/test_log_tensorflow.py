@@ -11,7 +11,7 @@ import pytest
 from log_cases import TIMEOUT_S, await_end, logged, started, steps
 
 import holdfast as hold
-from holdfast.runlog.logger import log
+from holdfast.data.runlog.logger import log
 
 CHILD = Path(__file__).with_name("log_tensorflow_child.py")
 

@@ -18,9 +18,9 @@ import holdfast as hold
 import odd_hdf5
 from holdfast._util.framing import Message, MessageReceiver
 from holdfast.cli import main
+from holdfast.data.formats.hdf5 import sandbox, sandbox_main
+from holdfast.data.formats.hdf5.sandbox import SharedPosition, WorkPosition
 from holdfast.errors import HoldfastError
-from holdfast.formats.hdf5 import sandbox, sandbox_main
-from holdfast.formats.hdf5.sandbox import SharedPosition, WorkPosition
 
 LIBVERS = ("earliest", "latest")
 NO_BUG = {0, 1, 2, 3}

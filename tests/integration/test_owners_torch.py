@@ -15,7 +15,7 @@ PROGRAM = """
 import gc, json, os, threading
 import torch
 from torch.utils.data import DataLoader, Dataset
-from holdfast.fd_owners.owners import owners_summary
+from holdfast.process.fd_owners.owners import owners_summary
 
 keep = []
 failures = []

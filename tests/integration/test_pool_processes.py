@@ -78,7 +78,7 @@ def run_script(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
 
 
 NO_GUARD = """
-from holdfast.loader.workers import ProcessPool, Task
+from holdfast.data.loader.workers import ProcessPool, Task
 
 def work(data, tell):
     return data
@@ -99,7 +99,7 @@ def test_a_script_without_a_guard_is_told_so(tmp_path: Path, context: str) -> No
 
 MAIN_WORK = """
 import sys
-from holdfast.loader.workers import ProcessPool, Task
+from holdfast.data.loader.workers import ProcessPool, Task
 
 class Thing:
     def __init__(self, n):
@@ -124,7 +124,7 @@ LAZY_MAIN = """
 import wave  # stands for a framework: the work has no use for it
 import sys
 import elsewhere
-from holdfast.loader.workers import ProcessPool, Task
+from holdfast.data.loader.workers import ProcessPool, Task
 
 with ProcessPool(elsewhere.work, 1) as pool:  # no guard needed: this script is not imported by workers
     print(list(pool.run([Task("wave")])))
@@ -138,7 +138,7 @@ def test_a_main_script_that_is_not_needed_is_not_imported(tmp_path: Path) -> Non
 
 
 def test_work_that_was_typed_in_is_refused() -> None:
-    code = "from holdfast.loader.workers import ProcessPool\ndef work(data, tell): pass\nProcessPool(work, 1)"
+    code = "from holdfast.data.loader.workers import ProcessPool\ndef work(data, tell): pass\nProcessPool(work, 1)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S)
     assert "TypeError: expected work that another process can import, got work from an interactive" in result.stderr
 
@@ -159,7 +159,7 @@ def test_work_whose_module_cannot_be_loaded_is_told(tmp_path: Path) -> None:
 NESTED = """
 import elsewhere
 from torch.utils.data import DataLoader, IterableDataset
-from holdfast.loader.workers import ProcessPool, Task
+from holdfast.data.loader.workers import ProcessPool, Task
 
 class Nested(IterableDataset):
     def __init__(self, outer):

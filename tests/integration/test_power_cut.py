@@ -21,11 +21,11 @@ import numpy as np
 import pytest
 
 import holdfast as hold
+from holdfast.data.formats.hdf5.merge.merge_files import merge_hdf5
+from holdfast.data.rewrite.split import split_files
+from holdfast.data.writer.server.journal import Journal
+from holdfast.data.writer.server.leader_epoch import LeaderEpoch
 from holdfast.errors import MissingFileError, TargetExistsError
-from holdfast.formats.hdf5.merge.merge_files import merge_hdf5
-from holdfast.rewrite.split import split_files
-from holdfast.writer.server.journal import Journal
-from holdfast.writer.server.leader_epoch import LeaderEpoch
 from power_cut import PowerCut, State, check_replay, power_cuts, rebuild, record
 
 SCHEMA = {"label": hold.Int64(), "text": hold.Bytes()}

@@ -13,8 +13,8 @@ import pytest
 from cli_process import environment, holdfast, refused
 from supervised import COMMAND, SLEEPER, TIMEOUT_S, Supervised, killed_at_end, parent_of, pids_in, python, runs, until
 
-from holdfast.guard.supervisor.status import CopyState, read_supervisor_status
-from holdfast.guard.supervisor.supervisor import most_descriptors
+from holdfast.process.guard.supervisor.status import CopyState, read_supervisor_status
+from holdfast.process.guard.supervisor.supervisor import most_descriptors
 from process_tree import children
 
 OTHER_USER = 54_321

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.trace import Watch
-from holdfast.fdtrace.recording import Outcome, TraceOptions, record
-from holdfast.fdtrace.trace_file import load
+from holdfast.process.fdtrace.recording import Outcome, TraceOptions, record
+from holdfast.process.fdtrace.trace_file import load
 from tests.traced_process import needs_library
 
 pytest.importorskip("textual", reason="needs the Python package textual")

@@ -15,9 +15,9 @@ from leaking_process import leaker
 
 import state_samples as samples
 from browser import Browser, Page
-from holdfast.watch.collector import Selection, WatchCollector
-from holdfast.watch.server import HttpAddress, WatchServer
-from holdfast.watch.store import Store
+from holdfast.process.watch.collector import Selection, WatchCollector
+from holdfast.process.watch.server import HttpAddress, WatchServer
+from holdfast.process.watch.store import Store
 
 pytestmark = pytest.mark.needs("chromium")
 

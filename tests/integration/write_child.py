@@ -22,9 +22,9 @@ import numpy as np
 
 import holdfast as hold
 from holdfast._util.failpoints import NAMES, VARIABLE
+from holdfast.data.formats.base import open_shard
+from holdfast.data.writer.dataset_writer import DatasetWriter, write
 from holdfast.errors import HoldfastError, WriteError
-from holdfast.formats.base import open_shard
-from holdfast.writer.dataset_writer import DatasetWriter, write
 
 SCHEMA = {"label": hold.Int64(), "emb": hold.Float32(16), "text": hold.Bytes(), "boxes": hold.Ragged(hold.Float32(2))}
 ROWS = 60

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 import holdfast as hold
-from holdfast._util import remote_fs
+from holdfast.data import remote_fs
+from holdfast.data.writer.dataset_writer import write
+from holdfast.data.writer.remote.remote_dataset import RemoteDatasetWriter
 from holdfast.errors import HoldfastError
-from holdfast.writer.dataset_writer import write
-from holdfast.writer.remote.remote_dataset import RemoteDatasetWriter
 
 SCHEMA = {"x": hold.Int64(), "emb": hold.Float32(64), "s": hold.Bytes()}
 ROWS = 3000

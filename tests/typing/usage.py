@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 import holdfast as hold
 import holdfast.torch
-from holdfast.loader.iterator import Iteration
+from holdfast.data.loader.iterator import Iteration
 
 Array = npt.NDArray[np.float32]
 

@@ -11,7 +11,7 @@ import pytest
 import holdfast
 
 # __main__ runs the command, attach_gdb runs inside gdb, and _fdtrace is a library for any program, not for Python.
-NOT_IMPORTED = {"holdfast.__main__", "holdfast.fdtrace.attach_gdb", "holdfast._native._fdtrace"}
+NOT_IMPORTED = {"holdfast.__main__", "holdfast.process.fdtrace.attach_gdb", "holdfast._native._fdtrace"}
 MODULES = sorted(
     module.name for module in pkgutil.walk_packages(holdfast.__path__, "holdfast.") if module.name not in NOT_IMPORTED
 )

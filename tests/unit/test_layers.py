@@ -11,16 +11,20 @@ import pytest
 import holdfast
 
 ROOT = Path(holdfast.__file__).parent
+PROCESS = ROOT / "process"
 PURE = [
-    *(ROOT / "doctor" / f"{name}.py" for name in ("model", "fd_profile", "signatures", "trend", "verdict", "messages")),
-    ROOT / "doctor" / "remedies.py",
-    *sorted((ROOT / "error_guide").glob("rules*.py")),
-    ROOT / "error_guide" / "cause_chain.py",
-    ROOT / "error_guide" / "sentences.py",
-    *sorted((ROOT / "loader" / "order").glob("*.py")),
-    ROOT / "guard" / "caps.py",
-    ROOT / "guard" / "health.py",
-    *(ROOT / "guard" / "supervisor" / f"{name}.py" for name in ("policy", "escalation", "outside_caps")),
+    *(
+        ROOT / "process" / "doctor" / f"{name}.py"
+        for name in ("model", "fd_profile", "signatures", "trend", "verdict", "messages")
+    ),
+    ROOT / "process" / "doctor" / "remedies.py",
+    *sorted((ROOT / "process" / "error_guide").glob("rules*.py")),
+    ROOT / "process" / "error_guide" / "cause_chain.py",
+    ROOT / "process" / "error_guide" / "sentences.py",
+    *sorted((ROOT / "data" / "loader" / "order").glob("*.py")),
+    ROOT / "process" / "guard" / "caps.py",
+    ROOT / "process" / "guard" / "health.py",
+    *(ROOT / "process" / "guard" / "supervisor" / f"{name}.py" for name in ("policy", "escalation", "outside_caps")),
 ]
 
 # A corrupt record of a TFRecord file, and a faulty part of a written dataset: to become one type of finding.

@@ -12,8 +12,8 @@ import pytest
 
 import holdfast as hold
 from holdfast.cli.convert import parse_schema
+from holdfast.data.formats.gather import default_numbers
 from holdfast.errors import SchemaError
-from holdfast.formats.gather import default_numbers
 from holdfast.schema import (
     DTYPES,
     Value,

@@ -56,11 +56,11 @@ from typing import Any
 import click
 
 from .._util.text import counted, format_bytes, printable
+from ..data.rewrite.convert import Converted
+from ..data.rewrite.convert import convert as convert_files
+from ..data.rewrite.input_files import find
+from ..data.rewrite.targets import MOST_SHARDS
 from ..errors import SchemaError, cannot_open
-from ..rewrite.convert import Converted
-from ..rewrite.convert import convert as convert_files
-from ..rewrite.input_files import find
-from ..rewrite.targets import MOST_SHARDS
 from ..schema import Array, Bytes, Column, Float32, Int64, Ragged, check_schema, schema_from_json
 from .app import COMPRESSION, FINE, command, size_of, usage_error
 from .console import Screen, bar_for, show_files

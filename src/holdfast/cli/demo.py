@@ -43,15 +43,15 @@ from .. import Bytes, Float32, Int64, Ragged, TFRecordReader, TFRecordWriter, re
 from .._native import codec
 from .._util.helper_process import child_environment
 from .._util.text import counted, format_bytes, printable
-from ..doctor.diagnose import Examination
-from ..doctor.model import Verdict
+from ..data.formats.columns import BytesColumn, RaggedColumn
+from ..data.formats.tfrecord.index import build_index
+from ..data.formats.tfrecord.manifest import MANIFEST_NAME, read_manifest, write_manifest
+from ..data.formats.tfrecord.salvage import salvage_file
+from ..data.formats.tfrecord.source import open_source
+from ..data.formats.tfrecord.verify import verify_file
 from ..errors import TargetExistsError, WriteError
-from ..formats.columns import BytesColumn, RaggedColumn
-from ..formats.tfrecord.index import build_index
-from ..formats.tfrecord.manifest import MANIFEST_NAME, read_manifest, write_manifest
-from ..formats.tfrecord.salvage import salvage_file
-from ..formats.tfrecord.source import open_source
-from ..formats.tfrecord.verify import verify_file
+from ..process.doctor.diagnose import Examination
+from ..process.doctor.model import Verdict
 from ..procfs.descriptors import count_own
 from ..schema import Column, as_code
 from .app import FINE, FOUND, command

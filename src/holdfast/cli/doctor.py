@@ -61,9 +61,9 @@ from typing import Any
 import click
 
 from .._util.text import counted, printable
-from ..doctor.diagnose import MOST_S, Examination, WatchTarget
-from ..doctor.model import Verdict
-from ..doctor.render import targets_as_dict
+from ..process.doctor.diagnose import MOST_S, Examination, WatchTarget
+from ..process.doctor.model import Verdict
+from ..process.doctor.render import targets_as_dict
 from ..procfs.processes import find_by_name
 from .app import Command, ProcessId, command, describe, seconds_of
 from .console import Screen, Waiting
@@ -141,7 +141,7 @@ def _watch(screen: Screen, examination: Examination, for_s: float) -> None:
 def _show(screen: Screen, targets: Sequence[WatchTarget]) -> None:
     if not screen.talks:
         return
-    from ..doctor.render import DoctorPage
+    from ..process.doctor.render import DoctorPage
     from .tables import AnyTerminal
 
     now = datetime.now()

@@ -42,10 +42,10 @@ import sys
 import click
 
 from .._util.text import counted, format_bytes, printable
-from ..error_guide.explain import explain_sighting
-from ..error_guide.explanation import Explanation, body, explanations_as_dict
-from ..error_guide.log_scanner import Scanner, scan_file, scan_stream
 from ..errors import InputError, MissingFileError
+from ..process.error_guide.explain import explain_sighting
+from ..process.error_guide.explanation import Explanation, body, explanations_as_dict
+from ..process.error_guide.log_scanner import Scanner, scan_file, scan_stream
 from ..procfs.procfs import REAL, stat_or_none
 from .app import FINE, FOUND, command
 from .console import Screen, bar_for, show_rest

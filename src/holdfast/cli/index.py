@@ -33,9 +33,9 @@ from typing import NamedTuple
 import click
 
 from .._util.text import counted, printable
+from ..data.formats.tfrecord.index import Place, make_index
+from ..data.formats.tfrecord.inspect import without_path
 from ..errors import DataError, HoldfastError
-from ..formats.tfrecord.index import Place, make_index
-from ..formats.tfrecord.inspect import without_path
 from .app import FINE, command, describe, worst_code
 from .console import Screen, show_repeated, show_rest
 from .parallel_jobs import for_each_file, jobs_option

@@ -81,8 +81,8 @@ import click
 import numpy as np
 
 from .._util.text import counted, format_bytes, printable
+from ..data.formats.tfrecord.inspect import Survey, survey_file
 from ..errors import FormatError, HoldfastError
-from ..formats.tfrecord.inspect import Survey, survey_file
 from ..schema import Column, as_code
 from .app import FOUND, NO_ACCESS, command, worst_code
 from .console import PIPE_WIDTH, Screen, show_facts, show_repeated, show_rest, show_schema
@@ -90,7 +90,7 @@ from .parallel_jobs import for_each_file, jobs_option
 from .path_arguments import expand_once, format_of
 
 if TYPE_CHECKING:  # h5py is slow to import, and TFRecord files do not need it
-    from ..formats.hdf5.inspect import HDF5Survey
+    from ..data.formats.hdf5.inspect import HDF5Survey
 
     AnySurvey: TypeAlias = "Survey | HDF5Survey | RunSurvey"
 
@@ -138,7 +138,7 @@ def _survey(file: str, /, *, progress: Callable[[int], None] | None, sample: int
         return Survey(file, problem=error.reason, hint=error.hint)
     if kind != "hdf5":
         return survey_file(file, sample=sample, progress=progress)
-    from ..formats.hdf5.inspect import inspect_hdf5
+    from ..data.formats.hdf5.inspect import inspect_hdf5
 
     return inspect_hdf5(file, progress)
 
@@ -272,7 +272,7 @@ def _show_tree(screen: Screen, survey: HDF5Survey) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from ..doctor.render import TableColumn, make_table
+    from ..process.doctor.render import TableColumn, make_table
 
     heads = ["object", "shape", "type", "chunks", "filters", "size"]
     columns = [TableColumn(head, right=head == "size", cut=head in ("object", "type", "filters")) for head in heads]
@@ -393,9 +393,9 @@ class RunSurvey:
 
 
 def _inspect_run(path: str) -> RunSurvey:
-    from ..writer.dataset_writer import DatasetWriter
-    from ..writer.directory import read_schema
-    from ..writer.workspace import dead_workspace, workspaces
+    from ..data.writer.dataset_writer import DatasetWriter
+    from ..data.writer.directory import read_schema
+    from ..data.writer.workspace import dead_workspace, workspaces
 
     survey = RunSurvey(path)
     try:

@@ -38,7 +38,7 @@ from .console import Screen
 @click.argument("log_path", metavar="LOG")
 @click.option("--tensorboard", "folder", required=True, metavar="DIR", help="Write TensorBoard event files to DIR.")
 def log(screen: Screen, action: str, log_path: str, folder: str) -> int:
-    from ..runlog.tensorboard import export
+    from ..data.runlog.tensorboard import export
 
     done = export(log_path, folder)
     screen.document(

@@ -70,16 +70,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .._util.text import counted, format_bytes, printable
-from ..formats.suffixes import HDF5_SUFFIXES, TITLES
-from ..formats.tfrecord.merge import merge_files
+from ..data.formats.suffixes import HDF5_SUFFIXES, TITLES
+from ..data.formats.tfrecord.merge import merge_files
 from .app import COMPRESSION, FINE, command, usage_error
 from .console import Screen, bar_for, show_rest
 from .parallel_jobs import total_bytes
 from .path_arguments import expand, format_of
 
 if TYPE_CHECKING:
-    from ..formats.hdf5.merge.merge_files import MergedDataset, MergedHDF5
-    from ..writer.consolidate import Consolidated
+    from ..data.formats.hdf5.merge.merge_files import MergedDataset, MergedHDF5
+    from ..data.writer.consolidate import Consolidated
 
 _SHOWN_NOTES = 20
 _SHOWN_UNCHECKED = 3
@@ -183,7 +183,7 @@ def _merge_hdf5(
     force: bool,
     dry_run: bool,
 ) -> int:
-    from ..formats.hdf5.merge.merge_files import merge_hdf5, plan_hdf5
+    from ..data.formats.hdf5.merge.merge_files import merge_hdf5, plan_hdf5
 
     options: dict[str, Any] = {"order": order, "virtual": virtual, "attributes": attributes, "codec": codec}
     if dry_run:
@@ -211,7 +211,7 @@ def _merge_hdf5(
 
 
 def _merge_run(screen: Screen, folder: str, out: str, *, order: Any, virtual: bool, force: bool, dry_run: bool) -> int:
-    from ..writer.dataset_writer import write
+    from ..data.writer.dataset_writer import write
 
     run = write(folder)
     if dry_run:

@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from ..data.formats.base import detect_format
+from ..data.formats.suffixes import Format, format_of_name
+from ..data.loader.sources.discovery import check_unique, find_files, identify
+from ..data.writer.directory import SCHEMA_NAME
 from ..errors import InputError
-from ..formats.base import detect_format
-from ..formats.suffixes import Format, format_of_name
-from ..loader.sources.discovery import check_unique, find_files, identify
-from ..writer.directory import SCHEMA_NAME
 
 
 def expand(arguments: Iterable[str]) -> list[str]:

@@ -44,9 +44,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from .._util.text import counted
-from ..capacity import CapacityPlan, CapacityRequest, Requirement, Sharing, make_plan, read_limits
-from ..doctor.render import TableColumn as C
-from ..doctor.render import bar, make_grid, make_table, use_style
+from ..process.capacity import CapacityPlan, CapacityRequest, Requirement, Sharing, make_plan, read_limits
+from ..process.doctor.render import TableColumn as C
+from ..process.doctor.render import bar, make_grid, make_table, use_style
 from ..procfs.limits import finite, percent, quantity
 from .app import FINE, FOUND, command, size_of
 from .console import Screen
@@ -192,7 +192,7 @@ def plan(
 
 
 def _count_files(data: tuple[str, ...]) -> int:
-    from ..loader.sources.discovery import check_file
+    from ..data.loader.sources.discovery import check_file
     from .path_arguments import expand  # knows the formats, which takes a while to load
 
     return len([check_file(file) for file in expand(data)])

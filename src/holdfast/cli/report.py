@@ -83,10 +83,10 @@ import click
 
 from .._util.atomic import check_not_input
 from .._util.text import printable, span_words
-from ..fdtrace import trace_file
-from ..fdtrace.compare import compare
-from ..fdtrace.html_page import write_page
-from ..fdtrace.render import (
+from ..process.fdtrace import trace_file
+from ..process.fdtrace.compare import compare
+from ..process.fdtrace.html_page import write_page
+from ..process.fdtrace.render import (
     WEIGHTS,
     ChangesPage,
     Findings,
@@ -97,10 +97,10 @@ from ..fdtrace.render import (
     report_as_dict,
     site_as_dict,
 )
-from ..fdtrace.sites import Site, Statistics, rate, short
-from ..watch.documents import load_state
-from ..watch.report_page import write_state
-from ..watch.state import TargetState
+from ..process.fdtrace.sites import Site, Statistics, rate, short
+from ..process.watch.documents import load_state
+from ..process.watch.report_page import write_state
+from ..process.watch.state import TargetState
 from .app import FINE, FOUND, command, seconds_of
 from .console import Screen
 from .tables import AnyTerminal

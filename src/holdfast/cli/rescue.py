@@ -63,7 +63,7 @@ import click
 from .._util.atomic import write_atomically
 from .._util.text import counted, printable, span_words
 from ..errors import WriteError
-from ..guard.rescue import Rescue, user_name
+from ..process.guard.rescue import Rescue, user_name
 from ..procfs.limits import finite, quantity
 from ..procfs.procfs import REAL, number_or_none
 from .app import FINE, FOUND, NO_ACCESS, ProcessId, command, seconds_of, usage_error
@@ -274,7 +274,7 @@ class _Page:
     def facts(self) -> Iterator[RenderableType]:
         from rich.text import Text
 
-        from ..doctor.render import MARKS, STYLES, dead_pipes_words
+        from ..process.doctor.render import MARKS, STYLES, dead_pipes_words
 
         work = self._work
         rows: list[tuple[str, Any]] = []
@@ -336,7 +336,7 @@ class _Page:
     def _rows(self, rows: list[tuple[str, Any]], label: int = 12) -> RenderableType:
         from rich.padding import Padding
 
-        from ..doctor.render import make_grid
+        from ..process.doctor.render import make_grid
 
         grid = make_grid(label)
         for name, value in rows:

@@ -73,8 +73,8 @@ from typing import TYPE_CHECKING
 import click
 
 from .._util.text import counted, format_bytes, printable
+from ..data.formats.tfrecord.salvage import Salvaged, salvage_file
 from ..errors import HoldfastError
-from ..formats.tfrecord.salvage import Salvaged, salvage_file
 from .app import FINE, FOUND, command, describe, usage_error, worst_code
 from .console import Screen, bar_for, show_rest
 from .parallel_jobs import total_bytes
@@ -83,7 +83,7 @@ from .tables import show_problems
 from .verify import verify_alone
 
 if TYPE_CHECKING:  # h5py is slow to import, and TFRecord files do not need it
-    from ..formats.hdf5.salvage import SalvagedHDF5
+    from ..data.formats.hdf5.salvage import SalvagedHDF5
 
     AnySalvaged = Salvaged | SalvagedHDF5
 
@@ -131,7 +131,7 @@ def _salvage(
     file: str, out: str, progress: Callable[[int], None], *, force: bool, keep_doubtful: bool, live: bool
 ) -> AnySalvaged:
     if format_of(file) == "hdf5":
-        from ..formats.hdf5.salvage import salvage_hdf5
+        from ..data.formats.hdf5.salvage import salvage_hdf5
 
         return salvage_hdf5(file, out, overwrite=force, live=live, progress=progress)
     return salvage_file(file, out, overwrite=force, keep_empty=False, keep_doubtful=keep_doubtful, progress=progress)

@@ -81,11 +81,11 @@ def serve(
     codec: Any,
     take_over: bool,
 ) -> int:
-    from ..formats.hdf5.schema_layout import check_keys
-    from ..formats.hdf5.writer import packings
-    from ..writer.directory import read_schema, remove_stale_files
-    from ..writer.server.server import CentralWriter
-    from ..writer.server.server_process import make_settings
+    from ..data.formats.hdf5.schema_layout import check_keys
+    from ..data.formats.hdf5.writer import packings
+    from ..data.writer.directory import read_schema, remove_stale_files
+    from ..data.writer.server.server import CentralWriter
+    from ..data.writer.server.server_process import make_settings
 
     path = Path(os.path.abspath(folder))
     try:

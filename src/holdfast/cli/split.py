@@ -34,9 +34,9 @@ import click
 
 from .._native import codec
 from .._util.text import counted, printable
-from ..formats.tfrecord.manifest import MANIFEST_NAME, FileEntry
-from ..rewrite.split import split_files
-from ..rewrite.targets import MOST_SHARDS
+from ..data.formats.tfrecord.manifest import MANIFEST_NAME, FileEntry
+from ..data.rewrite.split import split_files
+from ..data.rewrite.targets import MOST_SHARDS
 from .app import COMPRESSION, FINE, command, size_of, usage_error
 from .console import Screen, bar_for, show_files
 from .parallel_jobs import jobs_option, total_bytes

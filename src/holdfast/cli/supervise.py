@@ -66,10 +66,10 @@ from typing import Any
 
 import click
 
-from ..guard.supervisor.config import make_options, read_config
-from ..guard.supervisor.log_lines import LogLines
-from ..guard.supervisor.policy import RestartMode
-from ..guard.supervisor.supervisor import Supervisor
+from ..process.guard.supervisor.config import make_options, read_config
+from ..process.guard.supervisor.log_lines import LogLines
+from ..process.guard.supervisor.policy import RestartMode
+from ..process.guard.supervisor.supervisor import Supervisor
 from .app import Command, command, usage_error
 from .console import Screen
 

@@ -35,8 +35,8 @@ from importlib.util import find_spec
 
 import click
 
-from ..doctor.top_model import TopModel
 from ..errors import InputError
+from ..process.doctor.top_model import TopModel
 from ..procfs.processes import find_by_name
 from .app import FINE, command, seconds_of, usage_error
 from .console import Screen
@@ -80,7 +80,7 @@ def _wanted(pids: tuple[int, ...], name: str | None) -> list[int] | None:
 
 
 def _show_once(screen: Screen, model: TopModel) -> int:
-    from ..doctor.render_top import SortOrder, TopFrame, top_as_dict
+    from ..process.doctor.render_top import SortOrder, TopFrame, top_as_dict
     from .tables import AnyTerminal
 
     snapshot = model.refresh()

@@ -13,10 +13,10 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Static
 
-from ..doctor.diagnose import Examination, WatchTarget
-from ..doctor.render import DoctorPage, TableColumn
-from ..doctor.render_top import COLUMNS, SortOrder, arrange, cells_of, columns_for, detail, host_line, summary
-from ..doctor.top_model import TopModel, TopRow, TopSnapshot
+from ..process.doctor.diagnose import Examination, WatchTarget
+from ..process.doctor.render import DoctorPage, TableColumn
+from ..process.doctor.render_top import COLUMNS, SortOrder, arrange, cells_of, columns_for, detail, host_line, summary
+from ..process.doctor.top_model import TopModel, TopRow, TopSnapshot
 
 _SORTS = {"t": SortOrder.TREE, "f": SortOrder.FDS, "g": SortOrder.GROWTH, "m": SortOrder.MEMORY, "v": SortOrder.VERDICT}
 

@@ -49,10 +49,10 @@ import click
 
 from .._util.text import printable
 from ..errors import InputError, MissingFileError, WriteError
-from ..fdtrace import trace_file
-from ..fdtrace.attach import record_attached
-from ..fdtrace.recording import Outcome, TraceOptions, record
-from ..fdtrace.render import Findings
+from ..process.fdtrace import trace_file
+from ..process.fdtrace.attach import record_attached
+from ..process.fdtrace.recording import Outcome, TraceOptions, record
+from ..process.fdtrace.render import Findings
 from .app import FINE, Command, command, seconds_of
 from .console import Screen
 

@@ -18,9 +18,9 @@ from textual.widgets import DataTable, Footer, Static
 from .._util.fds import point_to_null
 from .._util.text import counted
 from ..errors import HoldfastError
-from ..fdtrace.recording import Outcome
-from ..fdtrace.sites import Site, Statistics, rate, short
-from ..fdtrace.trace_file import Trace
+from ..process.fdtrace.recording import Outcome
+from ..process.fdtrace.sites import Site, Statistics, rate, short
+from ..process.fdtrace.trace_file import Trace
 
 if TYPE_CHECKING:
     from .trace import Work

@@ -88,10 +88,10 @@ from typing import TYPE_CHECKING
 import click
 
 from .._util.text import counted, format_bytes, printable
+from ..data.formats.tar.verify import TarReport, verify_tar
+from ..data.formats.tfrecord.verify import TFRecordReport, verify_file
+from ..data.formats.verify import Problem
 from ..errors import FormatError, HoldfastError, InputError, MissingFileError
-from ..formats.tar.verify import TarReport, verify_tar
-from ..formats.tfrecord.verify import TFRecordReport, verify_file
-from ..formats.verify import Problem
 from .app import FOUND, NO_ACCESS, command, worst_code
 from .console import Screen, bar_for, show_repeated, show_rest
 from .parallel_jobs import for_each_file, jobs_option
@@ -99,9 +99,9 @@ from .path_arguments import expand_once, format_of, is_run, runs_in, size_of_run
 from .tables import number, show_problems
 
 if TYPE_CHECKING:  # h5py is slow to import, and TFRecord files do not need it
-    from ..formats.hdf5.verify import HDF5Report
-    from ..writer.verify import Problem as RunProblem
-    from ..writer.verify import Report
+    from ..data.formats.hdf5.verify import HDF5Report
+    from ..data.writer.verify import Problem as RunProblem
+    from ..data.writer.verify import Report
 
     AnyReport = TFRecordReport | HDF5Report | TarReport
 
@@ -175,7 +175,7 @@ def verify_alone(file: str, progress: Callable[[int], None] | None) -> AnyReport
     except FormatError as error:
         return TFRecordReport(file, problems=[Problem(None, None, error.reason)], hint=error.hint)
     if kind == "hdf5":
-        from ..formats.hdf5.verify import verify_hdf5
+        from ..data.formats.hdf5.verify import verify_hdf5
 
         return verify_hdf5(file, progress)
     return verify_tar(file, progress) if kind == "tar" else verify_file(file, progress)
@@ -283,9 +283,9 @@ class RunReport:
 
 def _verify_run(path: str, progress: Callable[[float], None]) -> RunReport:
     """Verifies a dataset directory without changing it. Problems are in the report, never raised."""
-    from ..writer.dataset_writer import DatasetWriter
-    from ..writer.directory import read_schema
-    from ..writer.verify import Problem, Report
+    from ..data.writer.dataset_writer import DatasetWriter
+    from ..data.writer.directory import read_schema
+    from ..data.writer.verify import Problem, Report
 
     size = size_of_run(path)
 
@@ -307,7 +307,7 @@ def _check_manifest(file: str, run: str | None) -> str | None:
     may also name the file as it was called before it was moved.
     """
     from .._native.checksum import crc32c_of_file
-    from ..writer.consolidate import read_manifests
+    from ..data.writer.consolidate import read_manifests
 
     here = os.path.dirname(os.path.abspath(file))
     for folder in runs_in(here) if run is None else [run]:

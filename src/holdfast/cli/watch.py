@@ -87,9 +87,9 @@ from .app import FINE, FOUND, ProcessId, command, seconds_of, usage_error
 from .console import Screen
 
 if TYPE_CHECKING:
-    from ..watch.collector import WatchCollector
-    from ..watch.notify import Notifier
-    from ..watch.state import EventState, StateDocument
+    from ..process.watch.collector import WatchCollector
+    from ..process.watch.notify import Notifier
+    from ..process.watch.state import EventState, StateDocument
 
 _JITTER = 0.25
 _LEAST_EVERY_S = 0.1
@@ -144,11 +144,11 @@ def watch(
     if integrations is not None:
         return _write_integrations(screen, integrations)
     _check_usage(pids, names, every_s)
-    from ..watch.collector import WatchCollector
-    from ..watch.finder import Selection
-    from ..watch.notify import Notifier, check_webhook
-    from ..watch.server import WatchServer, parse_http_address, require_ui
-    from ..watch.store import Store
+    from ..process.watch.collector import WatchCollector
+    from ..process.watch.finder import Selection
+    from ..process.watch.notify import Notifier, check_webhook
+    from ..process.watch.server import WatchServer, parse_http_address, require_ui
+    from ..process.watch.store import Store
 
     try:
         where = None if address is None else parse_http_address(address)
@@ -302,7 +302,7 @@ def _stop_by_signals() -> threading.Event:
 
 
 def _write_integrations(screen: Screen, folder: Path) -> int:
-    from ..watch.integrations import write_integrations
+    from ..process.watch.integrations import write_integrations
 
     try:
         paths = write_integrations(folder)

@@ -17,8 +17,8 @@ from holdfast._util.text import natural_key
 from holdfast.cli.app import run
 from holdfast.cli.path_arguments import expand
 from holdfast.cli.verify import suspicious
+from holdfast.data.formats.tfrecord.verify import TFRecordReport
 from holdfast.errors import FormatError, InputError
-from holdfast.formats.tfrecord.verify import TFRecordReport
 
 TFRECORDS = [
     *(f"g/{number}.tfrecord" for number in (1, 2, 9, 10, 11, 100)),

@@ -34,7 +34,7 @@ def test_the_exit_codes_are_the_documented_ones() -> None:
 def test_the_overview_and_the_version_load_neither_numpy_nor_rich() -> None:
     program = (
         "import sys; from holdfast.cli import main; codes = main(['--version']), main([]); "
-        "print(codes, sorted({'numpy', 'rich', 'holdfast.formats'} & set(sys.modules)))"
+        "print(codes, sorted({'numpy', 'rich', 'holdfast.data.formats'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "(0, 0) []"

@@ -1,0 +1,1 @@
+"""Reads and writes training data: formats, loader, writers."""

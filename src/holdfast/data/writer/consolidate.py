@@ -1,0 +1,449 @@
+"""Consolidates all committed parts to one file, or to one virtual view.
+
+The file is verified against the parts' records before it gets its name. `manifest/NNNNNN.json` lists its parts. A
+manifest is created just before its file gets its name, and never changed. So a manifest is valid only if the file
+exists with that size; the valid one with the highest number is current.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from ..._native.checksum import crc32c_of_file, json_crc32c
+from ..._util.atomic import check_absent, sync_folder
+from ..._util.text import natural_key
+from ...errors import (
+    CorruptError,
+    DataError,
+    HoldfastError,
+    InputError,
+    SchemaError,
+    TargetExistsError,
+    WriteError,
+    cannot_open,
+)
+from ...schema import Column, first_difference, schema_digest
+from ..formats.base import open_shard
+from ..formats.hdf5.merge.merge_files import MergedDataset, MergedHDF5, merge_hdf5, plan_hdf5
+from ..formats.part_record import PartRecord, order_of_part
+from ..formats.tfrecord.merge import merge_files
+from .directory import SUFFIXES, read_schemas, record_name
+from .workspace import Workspace
+
+Key = list[tuple[int, str]]
+
+
+class PartRows(NamedTuple):
+    """Rows [start, stop) of a part, by its index in the list of parts."""
+
+    part: int
+    start: int
+    stop: int
+
+
+def exact_order(records: list[PartRecord]) -> list[PartRows]:
+    """Orders rows by task and row; in parts of the central writer, by producer and row number."""
+    keyed: list[tuple[Key, str, int, PartRows]] = []
+    for number, record in enumerate(records):
+        at = 0
+        for whose, first, rows in record.runs or [(record.task, 0, record.rows)]:
+            keyed.append((natural_key(whose), whose, first, PartRows(number, at, at + rows)))
+            at += rows
+        if at != record.rows:
+            raise CorruptError(record.file, None, None, f"its record has runs of {at:,} rows, and {record.rows:,} rows")
+    return [rows_of_part for *_, rows_of_part in sorted(keyed)]
+
+
+_VERSION = 1
+_NAME = re.compile(r"(\d{6,})\.json")
+
+
+class ManifestPart(NamedTuple):
+    task: str
+    attempt: int
+    rows: int
+    bytes: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartsManifest:
+    """Describes a consolidated file. `output` is its path; `delete_parts` tells whether its parts were deleted."""
+
+    number: int
+    output: str
+    format: str
+    order: str
+    rows: int
+    bytes: int
+    crc32c: int
+    delete_parts: bool
+    parts: list[ManifestPart]
+
+    def to_json(self) -> builtins.bytes:
+        content = {"holdfast_manifest": _VERSION, **asdict(self), "parts": [part._asdict() for part in self.parts]}
+        return json.dumps({**content, "manifest_crc32c": json_crc32c(content)}, indent=1).encode() + b"\n"
+
+    @property
+    def holds(self) -> bool:
+        """Whether the file exists with that size. Checking its checksum would need to read all of it."""
+        try:
+            return os.path.getsize(self.output) == self.bytes
+        except OSError:
+            return False
+
+
+def write_manifest(folder: Path, facts: dict[str, Any]) -> PartsManifest:
+    """Writes a manifest under the first free number. Other processes may do so at the same time."""
+    there = folder / "manifest"
+    workspace = Workspace(folder / "tmp", "manifest")
+    try:
+        while True:
+            manifest = PartsManifest(number=max(_numbers(there), default=0) + 1, **facts)
+            draft = workspace.path(f"{manifest.number:06d}.json")
+            with open(draft, "xb") as file:
+                file.write(manifest.to_json())
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(draft, there / draft.name)
+            except FileExistsError:
+                os.unlink(draft)
+                continue
+            sync_folder(there)
+            return manifest
+    except OSError as error:
+        raise WriteError(f"cannot write into {there}: {error.strerror}") from error
+    finally:
+        workspace.close()
+
+
+def read_manifests(folder: Path) -> list[PartsManifest]:
+    """Returns all valid manifests, the lowest number first."""
+    found = [_read(folder / "manifest" / f"{number:06d}.json") for number in sorted(_numbers(folder / "manifest"))]
+    return [manifest for manifest in found if manifest is not None]
+
+
+def latest_manifest(folder: Path) -> PartsManifest | None:
+    """Returns the manifest with the highest number whose file exists."""
+    return next((manifest for manifest in reversed(read_manifests(folder)) if manifest.holds), None)
+
+
+def deleted_parts(folder: Path) -> dict[str, PartsManifest]:
+    """Returns the tasks whose parts were deleted after consolidation, with the manifest that says so."""
+    return {part.task: one for one in read_manifests(folder) if one.delete_parts and one.holds for part in one.parts}
+
+
+def _numbers(there: Path) -> list[int]:
+    try:
+        return [int(found[1]) for name in os.listdir(there) if (found := _NAME.fullmatch(name))]
+    except OSError:
+        return []
+
+
+def _read(path: Path) -> PartsManifest | None:
+    try:
+        content = json.loads(path.read_bytes())
+        crc = content.pop("manifest_crc32c")
+        if content["holdfast_manifest"] != _VERSION or crc != json_crc32c(content):
+            return None
+        del content["holdfast_manifest"]
+        return PartsManifest(**content | {"parts": [ManifestPart(**part) for part in content["parts"]]})
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def make_view(sources: Sources, target: Path, *, overwrite: bool) -> MergedHDF5:
+    if sources.format != "hdf5":
+        raise SchemaError(f"{sources.folder}: expected HDF5 parts for a view, these are {sources.format}")
+    if sources.older_schema:
+        path = sources.paths[sources.older_schema[0]]
+        text = "it was written before columns were added, and a view cannot fill in defaults"
+        raise SchemaError(f"{path}: {text}; make one file with consolidate or `holdfast merge`")
+    return merge_hdf5(sources.paths, target, runs=sources.runs, virtual=True, overwrite=overwrite)
+
+
+Order = Literal["exact", "any"]
+Progress = Callable[[int], None]
+
+_COPIED_ROWS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Consolidated:
+    """Describes the file that was made, or that a plan would make. `datasets`: how each HDF5 dataset was merged."""
+
+    path: str
+    format: str
+    order: str
+    parts: int
+    rows: int
+    bytes: int
+    crc32c: int = 0
+    manifest: int | None = None
+    datasets: list[MergedDataset] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [f"{one.dataset}: {one.rows:,} rows, {one.method}" for one in self.datasets]
+        return "\n  ".join([f"{self.rows:,} rows of {self.parts:,} parts, {self.bytes:,} bytes", *lines])
+
+
+class Sources:
+    """The committed parts, checked and in order. `older_schema` has the indices of parts that lack added columns."""
+
+    def __init__(self, folder: Path, schema: dict[str, Column], records: list[PartRecord], order: Order) -> None:
+        if order not in ("exact", "any"):
+            raise ValueError(f'expected order to be "exact" or "any", got {order!r}')
+        if not records:
+            raise InputError(f"{folder}: expected committed parts, there are none")
+        self.folder, self.order = folder, order
+        self.records = sorted(records, key=lambda record: order_of_part(record.task, record.attempt))
+        self.paths = [folder / "parts" / record.file for record in self.records]
+        self.rows = sum(record.rows for record in self.records)
+        self.format = self._one_format()
+        self.schema = schema
+        self.older_schema = self._one_schema()
+        self._check_sizes()
+        self.part_rows = exact_order(self.records) if order == "exact" else None
+
+    def _one_format(self) -> str:
+        first = self.records[0]
+        for record in self.records:
+            if record.format != first.format:
+                text = f"{record.file} is {record.format}, {first.file} is {first.format}"
+                raise SchemaError(f"{self.folder}: expected parts of one format: {text}; use `holdfast convert` first")
+        return first.format
+
+    def _one_schema(self) -> list[int]:
+        """Returns the indices of parts that have an earlier version of the schema."""
+        digest = schema_digest(self.schema)
+        odd = [number for number, record in enumerate(self.records) if record.schema != digest]
+        earlier = {schema_digest(one) for one in read_schemas(self.folder)} if odd else set()
+        for number in odd:
+            if self.records[number].schema not in earlier:
+                path = self.paths[number]
+                raise SchemaError(f"{path}: {_difference(path, self.schema)}; the dataset's schema is {digest}")
+        return odd
+
+    def _check_sizes(self) -> None:
+        for record, path in zip(self.records, self.paths, strict=True):
+            try:
+                size = os.path.getsize(path)
+            except OSError as error:
+                raise cannot_open(str(path), error, f"; it has {record.rows:,} rows") from error
+            if size != record.bytes:
+                raise CorruptError(str(path), None, None, f"expected {record.bytes:,} bytes, got {size:,}")
+
+    @property
+    def runs(self) -> list[PartRows] | None:
+        """Returns the row ranges in order. None: the parts one after the other."""
+        whole = [PartRows(number, 0, record.rows) for number, record in enumerate(self.records)]
+        return None if self.part_rows is None or self.part_rows == whole else self.part_rows
+
+
+def _difference(path: Path, schema: dict[str, Column]) -> str:
+    try:
+        shard: Any = open_shard(path)
+        with shard:
+            found = first_difference(schema, shard.schema)
+    except HoldfastError:
+        found = None
+    if found is None:
+        return "it was written with another schema"
+    name, ours, theirs = found
+    return f"column {name!r} is {theirs} there, expected {ours}"
+
+
+def plan(sources: Sources) -> Consolidated:
+    """Returns what consolidate would do, and writes nothing."""
+    size = sum(record.bytes for record in sources.records)
+    facts = ("", sources.format, sources.order, len(sources.records), sources.rows, size)
+    if sources.format != "hdf5":
+        return Consolidated(*facts)
+    if sources.older_schema:
+        return Consolidated(*facts, notes=[_older_schema_note(sources)])
+    made = plan_hdf5(sources.paths, order=sources.order, runs=sources.runs)
+    return Consolidated(*facts, datasets=made.datasets, notes=made.notes)
+
+
+def _older_schema_note(sources: Sources) -> str:
+    n = len(sources.older_schema)
+    return f"{n:,} of {len(sources.records):,} parts were written before columns were added; their rows get defaults"
+
+
+def consolidate(
+    sources: Sources, target: Path, *, overwrite: bool, delete_parts: bool, progress: Progress | None
+) -> Consolidated:
+    _check_name(target, sources.format)
+    return _Consolidation(sources, target, overwrite, delete_parts, progress).run()
+
+
+def _check_name(target: Path, kind: str) -> None:
+    for other, suffix in SUFFIXES.items():
+        if other != kind and target.name.endswith(suffix):
+            text = f"because the parts are {kind}: name it {target.stem}{SUFFIXES[kind]}, or convert it afterwards"
+            raise WriteError(f"{target}: expected a name that ends with {SUFFIXES[kind]}, {text}")
+
+
+class _Consolidation:
+    def __init__(
+        self, sources: Sources, target: Path, overwrite: bool, delete_parts: bool, progress: Progress | None
+    ) -> None:
+        self._sources, self._target, self._overwrite = sources, target, overwrite
+        self._delete, self._progress = delete_parts, progress
+        self._number: int | None = None
+
+    def run(self) -> Consolidated:
+        sources = self._sources
+        self._check_not_only_copy()
+        made = self._hdf5() if sources.format == "hdf5" else self._tfrecord()
+        if self._delete:
+            self._delete_parts(made)
+        return made
+
+    def _check_not_only_copy(self) -> None:
+        """Refuses to replace a file that holds the only copy of deleted parts."""
+        there = {(record.task, record.attempt) for record in self._sources.records}
+        for one in read_manifests(self._sources.folder):
+            gone = [part for part in one.parts if (part.task, part.attempt) not in there]
+            if gone and one.delete_parts and one.holds and _same_file(one.output, self._target):
+                text = f"it has the only copy of {len(gone):,} deleted parts, such as {gone[0].task!r}"
+                raise TargetExistsError(f"{self._target} is not replaced: {text}; name another file")
+
+    def _result(self, size: int, crc: int, merged: MergedHDF5 | None = None) -> Consolidated:
+        sources = self._sources
+        facts = (str(self._target), sources.format, sources.order, len(sources.records), sources.rows, size, crc)
+        if merged is None:
+            return Consolidated(*facts, self._number)
+        return Consolidated(*facts, self._number, merged.datasets, merged.notes)
+
+    def _write_manifest(self, rows: int | None, size: int, crc: int) -> None:
+        """Checks the number of rows, and writes the manifest."""
+        sources = self._sources
+        if rows != sources.rows:
+            raise DataError(str(self._target), None, None, f"expected {sources.rows:,} rows, got {rows}")
+        facts = {
+            "output": str(self._target),
+            "format": sources.format,
+            "order": sources.order,
+            "rows": sources.rows,
+            "bytes": size,
+            "crc32c": crc,
+            "delete_parts": self._delete,
+            "parts": [ManifestPart(r.task, r.attempt, r.rows, r.bytes, r.crc32c) for r in sources.records],
+        }
+        self._number = write_manifest(sources.folder, facts).number
+
+    # ---- HDF5
+
+    def _hdf5(self) -> Consolidated:
+        sources = self._sources
+        with self._paths_with_one_schema() as paths:
+            merged = merge_hdf5(
+                paths,
+                self._target,
+                order=sources.order,
+                runs=sources.runs,
+                overwrite=self._overwrite,
+                progress=self._progress,
+                verified=lambda made: self._write_manifest(made.rows, made.bytes, made.crc32c),
+            )
+        if sources.older_schema:
+            merged.notes.append(_older_schema_note(sources))
+        if self._number is None:  # a killed call had done all but the cleanup
+            last = latest_manifest(sources.folder)
+            self._number = None if last is None else last.number
+        return self._result(merged.bytes, merged.crc32c, merged)
+
+    @contextmanager
+    def _paths_with_one_schema(self) -> Iterator[list[Path]]:
+        """Yields the paths of the parts, with converted copies of those that have an earlier schema."""
+        sources = self._sources
+        if not sources.older_schema:
+            yield sources.paths
+            return
+        from .dataset_writer import write
+
+        with tempfile.TemporaryDirectory(prefix=f".{self._target.name}.", dir=self._target.parent) as scratch:
+            out = write(scratch, sources.schema)
+            paths = list(sources.paths)
+            for number in sources.older_schema:
+                record = sources.records[number]
+                _check_file(paths[number], record)
+                shard: Any = open_shard(paths[number], sources.schema)
+                part: Any = out.part(record.task)
+                with shard, part:
+                    for start in range(0, record.rows, _COPIED_ROWS):
+                        stop = min(start + _COPIED_ROWS, record.rows)
+                        part.extend(shard.read(start, stop, sources.schema))
+                paths[number] = out.path_of(part.record)
+            yield paths
+
+    # ---- TFRecord
+
+    def _tfrecord(self) -> Consolidated:
+        sources, target = self._sources, self._target
+        order = self._part_order()
+        if not self._overwrite:
+            check_absent(target.parent, [target.name])  # before the parts are read
+        for number in order:
+            _check_file(sources.paths[number], sources.records[number])
+        progress = self._progress
+        entry = merge_files(
+            [sources.paths[number] for number in order],
+            target,
+            compression="none",
+            overwrite=self._overwrite,
+            progress=None if progress is None else lambda n: progress(int(n)),
+            verified=lambda entry: self._write_manifest(entry.records, entry.bytes, entry.crc32c),
+        )
+        return self._result(entry.bytes, entry.crc32c)
+
+    def _part_order(self) -> list[int]:
+        runs = self._sources.runs
+        if runs is None:
+            return list(range(len(self._sources.records)))
+        numbers = [run.part for run in runs]
+        if len(set(numbers)) != len(numbers):
+            text = 'cannot reorder rows inside a TFRecord part, and one has rows of several producers; use order="any"'
+            raise WriteError(f"{self._sources.folder}: {text}")
+        return numbers
+
+    # ---- cleanup
+
+    def _delete_parts(self, made: Consolidated) -> None:
+        """Deletes the parts after reading the file again. The commit markers stay: the tasks are done."""
+        if _file_crc(self._target) != (made.crc32c, made.bytes):
+            raise DataError(made.path, None, None, "its checksum is wrong after writing; the parts were kept")
+        parts = self._sources.folder / "parts"
+        for record in self._sources.records:
+            # The record first: data without a record are ignored, a record without data looks like a loss.
+            (parts / record_name(record.task, record.attempt)).unlink(missing_ok=True)
+            (parts / record.file).unlink(missing_ok=True)
+        sync_folder(parts)
+
+
+def _same_file(one: str, other: Path) -> bool:
+    return os.path.exists(other) and os.path.samefile(one, other)
+
+
+def _check_file(path: Path, record: PartRecord) -> None:
+    crc, size = _file_crc(path)
+    if (size, crc) != (record.bytes, record.crc32c):
+        text = f"expected {record.bytes:,} bytes with the crc32c {record.crc32c:08x}, got {size:,} with {crc:08x}"
+        raise CorruptError(str(path), None, None, text)
+
+
+def _file_crc(path: Path) -> tuple[int, int]:
+    with open(path, "rb", buffering=0) as file:
+        return crc32c_of_file(file.fileno())

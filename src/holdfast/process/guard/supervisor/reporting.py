@@ -1,0 +1,150 @@
+"""What the supervisor tells others: its log, the status file for `holdfast watch`, and systemd."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections import Counter, deque
+from collections.abc import MutableMapping, Sequence
+
+from ...._util.text import counted, printable
+from .config import SuperviseOptions
+from .log_lines import LogLines
+from .policy import RestartReason
+from .status import EVENTS, REWRITE_S, CopyState, StatusFile, SupervisorEvent, SupervisorStatus
+from .supervised_copy import SupervisedCopy
+from .systemd import SystemdNotifier
+
+_MOST_EVENT = 1000
+_EXTEND_EVERY_S = 5.0
+_EXTEND_BY_S = 15.0
+
+
+class SupervisorReport:
+    """`systemd` takes its variables out of `environment`: they are not for workers."""
+
+    def __init__(
+        self,
+        name: str,
+        options: SuperviseOptions,
+        copies: Sequence[SupervisedCopy],
+        log: LogLines,
+        environment: MutableMapping[str, str],
+    ) -> None:
+        self._name = name
+        self._options = options
+        self._copies = copies
+        self._log = log
+        self.systemd = SystemdNotifier(environment)
+        self._file = StatusFile()
+        self._events: deque[SupervisorEvent] = deque(maxlen=EVENTS)
+        self.changed = True  # whether the status file must be written
+        self._written_s = -math.inf
+        self._was_ready = False
+        self._watchdog_s = 0.0
+        self._extended_s = -math.inf
+        if self._file.problem:
+            self.say("status", f"holdfast watch cannot see the restarts: {self._file.problem}", level="warning")
+
+    @property
+    def mark(self) -> str:
+        """Identifies this supervisor, in the environment of all its workers."""
+        return "-".join(map(str, self._file.identity))
+
+    def close(self) -> None:
+        self._file.remove()
+        self.systemd.close()
+
+    def say(
+        self,
+        kind: str,
+        text: str,
+        copy: SupervisedCopy | None = None,
+        reason: RestartReason | None = None,
+        level: str = "info",
+        *,
+        pid: int = 0,
+        keep: bool = True,
+    ) -> None:
+        """Writes one line to the log, and keeps it as an event of the status file."""
+        number = 0 if copy is None else copy.number
+        now = time.time()
+        facts = {
+            "t": round(now, 3),
+            "level": level,
+            "kind": kind,
+            "copy": number,
+            "pid": copy.last_pid if copy is not None else pid,
+            "reason": None if reason is None else str(reason),
+            "text": text,
+        }
+        self._log.write(facts, text)
+        if keep:
+            self._events.append(SupervisorEvent(t=now, copy=number, kind=kind, text=printable(text)[:_MOST_EVENT]))
+            self.changed = True
+
+    def name_of(self, copy: SupervisedCopy) -> str:
+        number = f" {copy.number}" if len(self._copies) > 1 else ""
+        return f"worker{number}" + (f" (pid {copy.last_pid})" if copy.last_pid else "")
+
+    def restarts(self) -> Counter[RestartReason]:
+        return sum((copy.restarts for copy in self._copies), Counter())
+
+    def restart_words(self) -> str:
+        total = self.restarts()
+        if not total:
+            return "no restarts"
+        by_reason = ", ".join(f"{n} {reason}" for reason, n in total.items())
+        return f"{counted(sum(total.values()), 'restart')} ({by_reason})"
+
+    def publish(self, now_s: float) -> None:
+        """Writes the status file, if something has changed."""
+        if not self.changed and now_s - self._written_s < REWRITE_S:
+            return
+        self.changed, self._written_s = False, now_s
+        pid, ticks = self._file.identity
+        status = SupervisorStatus(
+            pid=pid,
+            start_ticks=ticks or 0,
+            name=self._name,
+            command=self._options.command,
+            workers=tuple(copy.status_row() for copy in self._copies),
+            restarts={str(reason): n for reason, n in self.restarts().items()},
+            events=tuple(self._events),
+        )
+        with contextlib.suppress(OSError):  # a full disk
+            self._file.write(status)
+
+    def tell_systemd(self, now_s: float, *, is_stopping: bool) -> None:
+        systemd = self.systemd
+        if not systemd.is_on:
+            return
+        running = sum(copy.worker is not None for copy in self._copies)
+        if not self._was_ready and running == len(self._copies):
+            self._was_ready = True
+            systemd.ready()
+        given_up = "".join(
+            f"; gave up on {self.name_of(copy)}: {copy.sentence}"
+            for copy in self._copies
+            if copy.state is CopyState.FAILED
+        )
+        status = f"{running} of {counted(len(self._copies), 'worker')} running; {self.restart_words()}{given_up}"
+        systemd.status(status[:_MOST_EVENT])
+        if is_stopping and now_s - self._extended_s > _EXTEND_EVERY_S:
+            self._extended_s = now_s
+            systemd.still_stopping(_EXTEND_BY_S)
+        if systemd.watchdog_s is not None and now_s >= self._watchdog_s and _some_work(self._copies):
+            self._watchdog_s = now_s + systemd.watchdog_s
+            systemd.watchdog()
+
+
+def _some_work(copies: Sequence[SupervisedCopy]) -> bool:
+    """Whether systemd may be told that the service works: it would end all workers otherwise, also those that do.
+
+    A worker that waits for its next start is as it should be, and one that was given up is in the status.
+    """
+    left = [copy for copy in copies if not copy.is_over]
+    return not left or any(
+        not copy.is_running or copy.escalation is None or copy.escalation.plan.is_planned for copy in left
+    )
