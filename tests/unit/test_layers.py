@@ -14,17 +14,17 @@ ROOT = Path(holdfast.__file__).parent
 PROCESS = ROOT / "process"
 PURE = [
     *(
-        ROOT / "process" / "doctor" / f"{name}.py"
+        PROCESS / "doctor" / f"{name}.py"
         for name in ("model", "fd_profile", "signatures", "trend", "verdict", "messages")
     ),
-    ROOT / "process" / "doctor" / "remedies.py",
-    *sorted((ROOT / "process" / "error_guide").glob("rules*.py")),
-    ROOT / "process" / "error_guide" / "cause_chain.py",
-    ROOT / "process" / "error_guide" / "sentences.py",
+    PROCESS / "doctor" / "remedies.py",
+    *sorted((PROCESS / "error_guide").glob("rules*.py")),
+    PROCESS / "error_guide" / "cause_chain.py",
+    PROCESS / "error_guide" / "sentences.py",
     *sorted((ROOT / "data" / "loader" / "order").glob("*.py")),
-    ROOT / "process" / "guard" / "caps.py",
-    ROOT / "process" / "guard" / "health.py",
-    *(ROOT / "process" / "guard" / "supervisor" / f"{name}.py" for name in ("policy", "escalation", "outside_caps")),
+    PROCESS / "guard" / "caps.py",
+    PROCESS / "guard" / "health.py",
+    *(PROCESS / "guard" / "supervisor" / f"{name}.py" for name in ("policy", "escalation", "outside_caps")),
 ]
 
 # A corrupt record of a TFRecord file, and a faulty part of a written dataset: to become one type of finding.
