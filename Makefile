@@ -75,7 +75,7 @@ wheel: $(DONE)/venv ## build a wheel for any Python from 3.11 on into dist/
 
 .PHONY: wheel-test
 wheel-test: $(DONE)/test wheel ## run WHEEL_TESTS on that wheel, in an environment of its own
-	tools/wheel-test.sh $(BIN)/python dist/holdfast-*.whl $(WHEEL_TESTS)
+	tools/wheel-test.sh $(BIN)/python dist/holdfast_io-*.whl $(WHEEL_TESTS)
 
 .PHONY: lint
 lint: $(DONE)/lint ## ruff, mypy --strict, who may import whom, clang-format

@@ -178,6 +178,8 @@ def _size(n: object) -> int:
 class Bytes(Value):
     """Byte strings. A batch has all of them joined with their offsets; an item is a memoryview."""
 
+    __module__ = "holdfast"
+
     __slots__ = ()
 
 
@@ -192,6 +194,8 @@ class Array(Value):
 
     A file with another dtype is read as this one: an integer that does not fit is an error, a float is rounded.
     """
+
+    __module__ = "holdfast"
 
     __slots__ = ("dtype", "exact")
 
@@ -279,6 +283,8 @@ def _instead_of(dtype: Any) -> str:
 class Int64(Array):
     """64-bit integers: short for `Array("int64", …)`. `Int64(3)`, `Int64(4, 4)` and `Int64((4, 4))` have a shape."""
 
+    __module__ = "holdfast"
+
     __slots__ = ()
 
     def __init__(
@@ -294,6 +300,8 @@ class Int64(Array):
 
 class Float32(Array):
     """32-bit floats: short for `Array("float32", …)`. `Float32(128)`, `Float32(4, 4)` and so on have a shape."""
+
+    __module__ = "holdfast"
 
     __slots__ = ()
 
@@ -317,6 +325,8 @@ class Ragged(_Stored):
 
     `codec` and `chunk_rows` are those of Value.
     """
+
+    __module__ = "holdfast"
 
     __slots__ = ("default", "inner", "key")
 

@@ -328,7 +328,7 @@ class Overview(click.Group):
 
 def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked:
-        click.echo(f"holdfast {__version__} ({_codec_in_use()})")
+        click.echo(f"holdfast {__version__} (distribution holdfast-io; {_codec_in_use()})")
         ctx.exit()
 
 

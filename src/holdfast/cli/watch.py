@@ -25,7 +25,7 @@ Examples:
                 again, frozen, hung or dark (?target=NAME asks about one)
   /readyz       200, or 503 also while a worker starts or drains
   /api/state, /api/targets, /api/events   JSON
-It needs pip install 'holdfast[ui]'. An address without a host is on 127.0.0.1;
+It needs holdfast-io[ui]. An address without a host is on 127.0.0.1;
 any other needs a token of 16 characters or more in the variable HOLDFAST_TOKEN
 (or --token), which clients send as `Authorization: Bearer TOKEN`; a browser
 opens the page once with ?token=TOKEN.

@@ -55,6 +55,8 @@ class Dataset(Generic[T_co]):
     was broken off. Another Dataset begins with epoch 0; a pickled copy continues where this one is.
     """
 
+    __module__ = "holdfast"
+
     def __init__(self, source: Source, settings: Options) -> None:
         self._source, self._settings = source, settings
         self._cache: SampleCache | None = None

@@ -151,6 +151,8 @@ class Log:
     share a log. It cannot be used in a forked child.
     """
 
+    __module__ = "holdfast"
+
     def __init__(
         self,
         target: PartSink | ServerSink,

@@ -34,6 +34,8 @@ class RaggedTensor(NamedTuple):
     collate, pin and move it. `torch.nested.nested_tensor_from_jagged(values, row_splits)` converts it.
     """
 
+    __module__ = "holdfast.torch"
+
     values: Any
     row_splits: torch.Tensor
 
@@ -105,6 +107,8 @@ class TorchSamples(torch.utils.data.Dataset[Any]):
     It works with any number of workers, started in any way: files are opened in the process that reads them.
     """
 
+    __module__ = "holdfast.torch"
+
     def __init__(self, dataset: Dataset) -> None:
         dataset._check_indexing("torch_map()")
         self.dataset = dataset
@@ -140,6 +144,8 @@ class TorchDataset(IterableDataset[Any]):
     also reaches persistent workers. A pass is counted when iter() is called: two loaders over one TorchDataset read
     different epochs. Each `ds.torch()` has a count of its own.
     """
+
+    __module__ = "holdfast.torch"
 
     def __init__(self, dataset: Dataset, epoch: int = 0) -> None:
         as_int("epoch", epoch, 0)

@@ -63,6 +63,8 @@ def write(
 class DatasetWriter:
     """A dataset directory. It holds no descriptor, and can be pickled and sent to workers."""
 
+    __module__ = "holdfast"
+
     def __init__(self, folder: Path, schema: dict[str, Column]) -> None:
         self.folder = folder
         self.schema = schema

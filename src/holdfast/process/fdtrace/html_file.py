@@ -21,7 +21,7 @@ def plotly_script() -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
-        raise InputError("the HTML page needs plotly: pip install 'holdfast[ui]'") from error
+        raise InputError("the HTML page needs plotly: pip install 'holdfast-io[ui]'") from error
     return str(get_plotlyjs())
 
 

@@ -102,6 +102,8 @@ class Guard:
         RuntimeError: another Guard is active in this process.
     """
 
+    __module__ = "holdfast"
+
     def __init__(
         self,
         name: str = "",

@@ -302,7 +302,7 @@ class WatchApp:
     def _send_file(self, request: Request, name: str, type_: str, caching: str) -> Response:
         found = self._read_static(name)
         if found is None:
-            return _plain(404, f"{name} is missing from this installation: pip install 'holdfast[ui]'\n")
+            return _plain(404, f"{name} is missing from this installation: pip install 'holdfast-io[ui]'\n")
         data, packed, tag = found
         headers = {"ETag": tag, "Cache-Control": caching, "Vary": "Accept-Encoding"}
         if request.headers.get("if-none-match") == tag:
@@ -428,7 +428,7 @@ def require_ui() -> None:
     """InputError: the packages that the server needs are not installed."""
     missing = [name for name in ("starlette", "uvicorn", "plotly") if find_spec(name) is None]
     if missing:
-        raise InputError(f"the page needs {' and '.join(missing)}: pip install 'holdfast[ui]'")
+        raise InputError(f"the page needs {' and '.join(missing)}: pip install 'holdfast-io[ui]'")
 
 
 class WatchServer:

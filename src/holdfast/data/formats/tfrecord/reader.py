@@ -45,6 +45,8 @@ class TFRecordReader:
     compression  "auto": by the content; or "none", "gzip", "zlib"
     """
 
+    __module__ = "holdfast"
+
     def __init__(
         self,
         path: str | os.PathLike[str],
