@@ -34,8 +34,6 @@ class RaggedTensor(NamedTuple):
     collate, pin and move it. `torch.nested.nested_tensor_from_jagged(values, row_splits)` converts it.
     """
 
-    __module__ = "holdfast.torch"
-
     values: Any
     row_splits: torch.Tensor
 
@@ -43,6 +41,9 @@ class RaggedTensor(NamedTuple):
         """Returns one item a row."""
         ends = self.row_splits.tolist()
         return [_rows(self.values, start, stop) for start, stop in pairwise(ends)]
+
+
+RaggedTensor.__module__ = "holdfast.torch"  # a NamedTuple takes no such line in its body
 
 
 def _rows(values: Any, start: int, stop: int) -> Any:
