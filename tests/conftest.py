@@ -1,5 +1,7 @@
 """Gives every test a clean environment, fails tests that leak resources, and gives a reason for every skip.
 
+The folder support has what tests share:
+
 leftovers.py        finds the resources that a test leaked
 line_child.py       a child process that answers JSON lines (line_server.py: its other end)
 tensorflow_*.py     a real TensorFlow in such a child, shared by all tests
