@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from unit.doctor.factories_series import HEALTHY
+from unit.process.doctor.factories_series import HEALTHY
 from unit.procfs.fake_proc import FakeProc, FakeStat
 
 from holdfast.process.doctor.model import Sample, Verdict
