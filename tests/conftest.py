@@ -12,6 +12,7 @@ state_samples.py    documents as watch serves them
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import signal
@@ -28,6 +29,17 @@ from tensorflow_client import TensorFlowPeer
 
 TOP = Path(__file__).resolve().parent.parent
 IN_CI = os.environ.get("CI") == "true"
+FRAMEWORKS = {
+    "torch",
+    "tensorflow",
+    "PIL",
+    "simplejpeg",
+    "google_crc32c",
+    "hdf5plugin",
+    "cloudpickle",
+    "textual",
+    "requests",
+}
 KEPT_ENVIRONMENT = {"HOLDFAST_NATIVE", "HOLDFAST_FUZZ_SECONDS"}
 
 _call_failed = pytest.StashKey[bool]()
@@ -115,6 +127,19 @@ def _allowed_kind(mark: pytest.Mark) -> str:
             f"expected may_leave(kind, reason) with a kind of {leftovers.KINDS}, got {mark.args} {mark.kwargs}"
         )
     return str(arguments["kind"])
+
+
+# ---- without the packages of the full suite ----------------------------------------------------------------
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leaves out files that import a package which is not installed: `make quick` installs none of the frameworks."""
+    if IN_CI or collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
+        return None
+    tree = ast.parse(collection_path.read_text())
+    roots = {alias.name.partition(".")[0] for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
+    roots |= {(node.module or "").partition(".")[0] for node in tree.body if isinstance(node, ast.ImportFrom)}
+    return True if any(name in FRAMEWORKS and find_spec(name) is None for name in roots) else None
 
 
 # ---- skips -------------------------------------------------------------------------------------------------
