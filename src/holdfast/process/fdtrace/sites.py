@@ -621,7 +621,8 @@ class Statistics:
             late = f" in the last {first.tail_s:.1f} s" if first.tail_s else ""
             return (
                 f"{short(first.where)}{function} leaks: {first.live} descriptors ({kinds}) are open, "
-                f"{first.born} were made and {first.closed} closed, and it grows by {rate(first.per_minute)}{late}{others}."
+                f"{first.born} were made and {first.closed} closed, "
+                f"and it grows by {rate(first.per_minute)}{late}{others}."
             )
         failed = sum(process.counts.get("failed", 0) for process in self.trace.processes)
         if failed:
