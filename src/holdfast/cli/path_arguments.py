@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..data.formats.base import detect_format
 from ..data.formats.suffixes import Format, format_of_name
-from ..data.loader.sources.discovery import check_unique, find_files, identify
+from ..data.loader.sources.discovery import check_unique, find_files, find_files_below, identify
 from ..data.writer.directory import SCHEMA_NAME
 from ..errors import InputError
 
@@ -19,6 +19,13 @@ def expand(arguments: Iterable[str]) -> list[str]:
     listed = [spec.path for spec in find_files(arguments)]
     check_unique((_identity(path), path) for path in listed)
     return listed
+
+
+def expand_below(arguments: Iterable[str]) -> dict[str, str]:
+    """Returns the files as `expand` does, each with its path below the folder that an argument names."""
+    found = find_files_below(arguments)
+    check_unique((_identity(path), path) for path, _ in found)
+    return dict(found)
 
 
 class Expanded(NamedTuple):

@@ -78,6 +78,7 @@ differs from its manifest; 3 a file cannot be read (and none is corrupt).
 from __future__ import annotations
 
 import os
+import shlex
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -136,8 +137,7 @@ def verify(screen: Screen, files: tuple[str, ...], source: str | None, jobs: int
             _show_run(screen, run)
     for hint in dict.fromkeys(report.hint.replace(report.path, "FILE") for report in bad if report.hint):
         screen.print(f"{hint}.")
-    if sum("holdfast salvage" in report.hint for report in bad) > 1:
-        screen.print("`holdfast salvage FOLDER/ OUT/ --only-corrupt` does so for all corrupt files of a folder.")
+    _show_salvage(screen, files, sum("holdfast salvage" in report.hint for report in bad))
     _show_notes(screen, reports)
     for note in odd[:_SHOWN_NOTES]:
         screen.print(f"Suspicious: {printable(note)}.")
@@ -184,6 +184,15 @@ def verify_alone(file: str, progress: Callable[[int], None] | None) -> AnyReport
 def _show(screen: Screen, report: AnyReport) -> None:
     screen.print(screen.styled(report.path, "bold red"))
     show_problems(screen, report.problems, inline=isinstance(report, TarReport))
+
+
+def _show_salvage(screen: Screen, files: Sequence[str], count: int) -> None:
+    """Shows the command for many corrupt files, or for a folder, as it was given."""
+    folders = [shlex.quote(os.path.join(file, "")) for file in files if os.path.isdir(file)]
+    if count > 1 or (count and folders):
+        given = printable(" ".join(folders)) or "FILE..."
+        screen.print(f"`holdfast salvage {given} OUT/ --only-corrupt` does so for all corrupt files;")
+        screen.print(f"`holdfast salvage {given} --in-place` replaces them, and keeps each as FILE.corrupt.")
 
 
 def _show_notes(screen: Screen, reports: list[AnyReport]) -> None:
