@@ -229,7 +229,7 @@ def _salvage_many(screen: Screen, work: Callable[..., tuple[AnySalvaged, str | N
     """`work` returns what it salvaged, and the backup of the file that it replaced."""
     done: list[tuple[dict[str, object], str, int]] = []
     kept: list[AnySalvaged] = []
-    with bar_for(screen, f"salvaging {counted(len(targets), 'file')}", total_bytes(targets)) as bar:
+    with bar_for(screen, f"salvaging {counted(len(targets), 'file')}", total_bytes(list(targets))) as bar:
         for path, out in targets.items():
             facts: dict[str, object] = {"path": path, "out": None, "backup": None, "problem": None}
             try:
@@ -246,8 +246,9 @@ def _salvage_many(screen: Screen, work: Callable[..., tuple[AnySalvaged, str | N
             summary += f"; the corrupt file is {backup}" if backup else ""
             done.append((facts | found.as_dict(), summary, _code(found)))
     screen.document({"files": [facts for facts, _, _ in done]})
-    shown = done if len(done) <= _SHOWN_FILES else [one for one in done if one[0]["problem"] or one[0]["problems"]]
-    shown.sort(key=lambda one: -one[2])  # those without OUT first
+    shown = done
+    if len(done) > _SHOWN_FILES:  # those without OUT first, and no intact ones
+        shown = sorted((one for one in done if one[2] or one[0]["problems"]), key=lambda one: -one[2])
     for facts, summary, _ in shown[:_SHOWN_FILES]:
         screen.print(printable(f"{facts['path']}: {summary}"))
     show_rest(screen, len(done) - len(shown[:_SHOWN_FILES]), "file")
