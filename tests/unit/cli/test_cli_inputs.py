@@ -29,9 +29,13 @@ TFRECORDS = [
     *("tree/b.tfrecord", "tree/a/1.tfrecord", "tree/a-1.tfrecord", "tree/.cache/x.tfrecord", "tree/z/y/x.tfrecord.gz"),
     *("plain/train-00000-of-00002", "plain/train-00001-of-00002"),
     *("bare/first", "bare/second", "Z[1].tfrecord", "part-{a}.tfrecord", "p-02.tfrec", "p-01.tfrec"),
-    *("mixed/a.tfrecord", "wrong/a.h5", "only/x.tmp"),
+    *("mixed/a.tfrecord", "wrong/a.h5", "only/x.tmp", "up/B.TFRECORD", "up/a.TfRecord", "far/1.tfrecord"),
+    *("kept/a.tfrecord", "kept/a.tfrecord.corrupt", "kept/a.tfrecord.corrupt.1", "all/a.tfrecord"),
 ]
-HDF5 = ["mixed/b.h5", "h/2.h5", "h/10.hdf5", "h/block", "wrong/a.tfrecord"]
+HDF5 = ["mixed/b.h5", "h/2.h5", "h/10.hdf5", "h/block", "wrong/a.tfrecord", "all/b.h5"]
+HDF5 += ["hn/train-00000-of-00002", "hn/train-00001-of-00002"]
+TARS = ["t/b.tar", "t/a.tar", "all/c.tar"]
+LINKS = {"links/x.tfrecord": "../far/1.tfrecord", "links/far": "../far", "near": "far"}
 SORTED_G = [f"g/{number}.tfrecord" for number in (1, 10, 100, 11, 2, 9)]
 TREE = ["tree/a-1.tfrecord", "tree/a/1.tfrecord", "tree/b.tfrecord", "tree/z/y/x.tfrecord.gz"]
 RUN = [f"run.hold/parts/rank{number}.0.tfrecord" for number in (1, 2, 10)]
@@ -67,7 +71,17 @@ TABLE: dict[str, tuple[list[str], list[str]]] = {
     "a folder of a dataset directory": (["runs"], [f"runs/{name}" for name in RUN]),
     "HDF5 with a user block": (["h"], ["h/10.hdf5", "h/2.h5", "h/block"]),
     "an HDF5 file without a suffix": (["h/block"], ["h/block"]),
-    "a folder of two formats": (["mixed"], ["mixed/a.tfrecord", "mixed/b.h5"]),
+    "a folder of three formats": (["all"], ["all/a.tfrecord", "all/b.h5", "all/c.tar"]),
+    "HDF5 with numbered names": (["hn"], HDF5[-2:]),
+    "tar": (["t"], ["t/a.tar", "t/b.tar"]),
+    "a folder with links to a file and to a folder": (["links"], ["links/x.tfrecord"]),
+    "a link to a folder": (["near"], ["near/1.tfrecord"]),
+    "suffixes in capitals": (["up"], ["up/B.TFRECORD", "up/a.TfRecord"]),
+    "backups of salvage in a glob": (["kept/*"], ["kept/a.tfrecord"]),
+    "everything below": (["tree/z/**"], ["tree/z/y/x.tfrecord.gz"]),
+    "braces of folders": (["{near,tree/z}"], ["near/1.tfrecord", "tree/z/y/x.tfrecord.gz"]),
+    "a file URL of a folder": (["file://HERE/tree"], TREE),
+    "a path through a parent": (["g/../near"], ["near/1.tfrecord"]),
 }
 SCHEMA = {"x": hold.Int64()}
 ENTRIES = ["read", "convert", "merge", "split", "salvage", "verify", "inspect", "index"]
@@ -77,7 +91,7 @@ ENTRIES = ["read", "convert", "merge", "split", "salvage", "verify", "inspect", 
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
     """Returns a folder, and the number that is the only value in each file."""
     folder = tmp_path_factory.mktemp("made")
-    values = {name: number for number, name in enumerate([*TFRECORDS, *HDF5, *RUN])}
+    values = {name: number for number, name in enumerate([*TFRECORDS, *HDF5, *TARS, *RUN])}
     for name in TFRECORDS:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         draft = folder / f"draft.tfrecord{'.gz' if name.endswith('.gz') else ''}"
@@ -88,6 +102,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]
         (folder / name).parent.mkdir(exist_ok=True)
         with h5py.File(folder / name, "w", userblock_size=2048 if name == "h/block" else 0) as file:
             file["x"] = np.array([values[name]])
+    for name in TARS:
+        (folder / name).parent.mkdir(exist_ok=True)
+        with hold.TFRecordWriter(folder / "draft.tfrecord", SCHEMA) as writer:
+            writer.append(x=values[name])
+        hold.convert(folder / "draft.tfrecord", folder / name, SCHEMA)
+        (folder / "draft.tfrecord").unlink()
+    for name, target in LINKS.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).symlink_to(target)
+    values |= dict.fromkeys(("links/x.tfrecord", "near/1.tfrecord"), values["far/1.tfrecord"])
     writers = hold.write(folder / "run.hold", SCHEMA)
     for name in RUN[::-1]:
         with writers.part(Path(name).name.partition(".")[0], format="tfrecord") as part:
@@ -117,9 +141,10 @@ def taken(entry: str, given: list[str], out: Path, values: dict[str, int], capsy
 
 
 def is_taken(entry: str, case: str) -> bool:
-    """merge and split take TFRecord files, and merge HDF5 files alone; the other entries take any."""
-    is_hdf5 = any(name in HDF5 for name in TABLE[case][1])
-    return not is_hdf5 or entry not in ("merge", "split") or (entry, case[:4]) == ("merge", "HDF5")
+    """merge and split take TFRecord files, and merge HDF5 files alone; the others take any, or report on each."""
+    if all(name not in [*HDF5, *TARS] for name in TABLE[case][1]) or entry not in ("merge", "split"):
+        return True
+    return (entry, case[:4]) == ("merge", "HDF5")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +190,19 @@ def test_a_name_that_the_content_contradicts(
         assert said in told.out + told.err
 
 
-@pytest.mark.parametrize("name", ["g/info.json", "g/b.tmp", "g/a.tfrecord~", "g/.1.tfrecord.index"])
+def test_other_formats_are_named(made: tuple[Path, dict[str, int]], tmp_path: Path, capsys: Any) -> None:
+    """Also HDF5 behind a user block, where a TFRecord reader sees only that no record begins."""
+    for name, said in (("h/block", "HDF5"), ("t/a.tar", "tar")):
+        for command in (["index", "--cache"], ["split", "-n", "1", "-o", str(tmp_path / "out")]):
+            assert run([*command, str(made[0] / name)]) == 1
+            told = capsys.readouterr()
+            assert f"expected TFRecord, this is {said}" in " ".join((told.out + told.err).split())
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["g/info.json", "g/b.tmp", "kept/a.tfrecord.corrupt.1", "g/a.tfrecord~", "g/.1.tfrecord.index"]
+)
 def test_what_is_never_data_is_refused_in_a_list(
     made: tuple[Path, dict[str, int]], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
