@@ -271,6 +271,22 @@ def test_suspicious_files(counts: list[int], odd: list[int]) -> None:
     assert [note.split()[0] for note in suspicious([*reports, other])] == [f"d/{number}" for number in odd]
 
 
+def test_files_of_few_rows_or_bytes_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in range(5):
+        with hold.TFRecordWriter(f"{number}.tfrecord", {"b": hold.Bytes()}) as writer:
+            writer.extend({"b": [b"" if number == 3 else b"data" * 100] * 10})
+        with h5py.File(f"{number}.h5", "w") as file:  # most of its bytes are not rows
+            file.create_dataset("x", data=np.arange({1: 0, 2: 40}.get(number, 100)), maxshape=(None,), chunks=(100,))
+    assert run(["verify", ".", "--json"]) == 0
+    notes = json.loads(capsys.readouterr().out)["suspicious"]
+    assert [note.partition(", the")[0] for note in notes] == [
+        "./1.h5 is intact, but has no rows",
+        "./2.h5 has 40 rows",
+        f"./3.tfrecord has {os.path.getsize('3.tfrecord')} bytes",
+    ]
+
+
 def test_an_empty_file_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.tfrecord").touch()
