@@ -234,8 +234,9 @@ def _modified_s(info: Mapping[str, Any]) -> float | None:
             return value.timestamp()
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return float(value)
-        with suppress(TypeError, ValueError):  # as in an HTTP header
-            return parsedate_to_datetime(value).timestamp()
+        if isinstance(value, str):
+            with suppress(TypeError, ValueError):  # as in an HTTP header; other texts stay part of the version
+                return parsedate_to_datetime(value).timestamp()
     return None
 
 
