@@ -320,7 +320,7 @@ def _check_manifest(file: str, run: str | None) -> str | None:
     may also name the file as it was called before it was moved.
     """
     from .._native.checksum import crc32c_of_file
-    from ..data.writer.consolidate import read_manifests
+    from ..data.formats.parts_manifest import read_manifests
 
     here = os.path.dirname(os.path.abspath(file))
     for folder in runs_in(here) if run is None else [run]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from ...._util.atomic import PartialFile, check_not_input, pwrite_all
 from ...._util.framing import Message
 from ....errors import InputError, WriteError
+from ..parts_manifest import check_not_only_copy
 from ..verify import Problem
 from .chunks import merge_ranges, subtract_ranges
 from .file_state import State, read_state, state_problems
@@ -107,6 +108,8 @@ def salvage_hdf5(
     source, target = os.fsdecode(damaged), os.fsdecode(out)
     state = read_state(source)
     check_not_input([source], [target])
+    if overwrite:
+        check_not_only_copy([source], [target])
     if state.writer is not None and not live:
         raise InputError(f"{source}: it is still being written {state.written_by}; wait until it is closed")
     problems = [Problem(offset, None, reason) for offset, reason in state_problems(state)]
