@@ -24,6 +24,7 @@ import holdfast as hold
 from holdfast._util.atomic import write_atomically
 from holdfast.cli.app import run
 from holdfast.data.formats.hdf5.merge.merge_files import merge_hdf5
+from holdfast.data.formats.tfrecord.merge import merge_files
 from holdfast.data.rewrite.split import split_files
 from holdfast.data.writer.server.journal import Journal
 from holdfast.data.writer.server.leader_epoch import LeaderEpoch
@@ -192,11 +193,14 @@ def write_merged(top: Path, ack: Ack) -> None:
     inputs = [top.parent / f"in{number}.h5" for number in range(3)]
     merge_hdf5(inputs, top / "merged.h5", overwrite=True)
     ack("merged.h5")
+    merge_files([path.with_suffix(".tfrecord") for path in inputs], top / "merged.tfrecord", overwrite=True)
+    ack("merged.tfrecord")
 
 
 def check_merged(top: Path, acks: tuple[str, ...]) -> None:
-    if acks or (top / "merged.h5").exists():
-        check_rows(top / "merged.h5", [0, 1, 2])
+    for name in ("merged.h5", "merged.tfrecord"):
+        if name in acks or (top / name).exists():
+            check_rows(top / name, [0, 1, 2])
 
 
 def write_consolidated(top: Path, ack: Ack) -> None:
