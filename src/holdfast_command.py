@@ -3,7 +3,8 @@
 It is a module of its own because importing anything of a package loads the package first.
 """
 
-import _signal  # what `signal` imports first; the rest of it takes as long as all of holdfast/__init__
+# `signal` imports enum and more, which takes as long as all of holdfast/__init__.
+import _signal  # type: ignore[import-not-found]
 import os
 
 
