@@ -311,8 +311,8 @@ time.sleep(600)
         assert "ended" not in supervised.kinds()
 
 
-# Workers with 128 descriptors: the first leaks pipes and goes on, the last lowers its limit below what it holds, and the
-# others need many and are well.
+# Workers with 128 descriptors: the first leaks pipes and goes on, the last lowers its limit below what it holds, and
+# the others need many and are well.
 FULL = """
 import os, resource, socket, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))

@@ -22,7 +22,7 @@ from .own_process import OwnProcess
 
 # The part of the soft limit above which growth drains.
 LEAK_SHARE = 0.8
-# Where so many samples in a row rise, and the limit is reached in at most `_FAST_TIMES` as long, no trend is waited for.
+# Where so many samples in a row rise, and the limit is reached in at most `_FAST_TIMES` as long, no trend is needed.
 RISING_SAMPLES = 5
 _FAST_TIMES = 8
 # A leak drains at the earliest this many times the start-up after the start: then at most a tenth of the time is spent
@@ -62,8 +62,8 @@ class LeakWatch:
     def check(
         self, sample: Sample, jobs: Sequence[JobSample], ok_s: float, within_s: float, *, has_cap: bool = False
     ) -> str:
-        """Returns why the process is to be replaced: it has used 80 % of its limit and uses more and more; or has reached
-        it. Empty if it is not, or if the look is not due yet.
+        """Returns why the process is to be replaced: it has used 80 % of its limit and uses more and more; or has
+        reached it. Empty if it is not, or if the look is not due yet.
 
         `ok_s` is when something succeeded last, 0 if nothing has: the start-up ends with the first success. `has_cap`:
         the program has set a soft cap, so that only a leak that reaches the limit within that time counts.

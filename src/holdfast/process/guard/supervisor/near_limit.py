@@ -82,7 +82,8 @@ class LimitWatch:
         if not is_near(fds, self._limit(pid)) or not is_near(fds, limit := self._limit(pid, again=True)):
             self._near.pop(pid, None)
             return None
-        assert fds is not None and limit is not None
+        assert fds is not None
+        assert limit is not None
         near = self._near.setdefault(pid, _Near(now_s))
         near.looks += 1
         if near.looks == 1:
