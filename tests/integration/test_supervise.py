@@ -329,7 +329,7 @@ def test_a_keeper_that_is_stopped_at_its_fork_ends_with_its_supervisor(tmp_path:
                     assert supervised.process.poll() is None
                 os.kill(supervised.pid, signal.SIGSTOP)  # it would wake the keeper
                 os.kill(found[0], signal.SIGSTOP)
-                keepers += found
+                keepers.extend(found)
                 os.kill(supervised.pid, signal.SIGKILL)
                 until(lambda: not any(map(runs, keepers)))
     assert not any(map(runs, pids_in(tmp_path / "pids")))

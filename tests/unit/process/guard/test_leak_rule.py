@@ -323,7 +323,7 @@ def test_a_leak_is_not_drained_before_ten_start_ups() -> None:
     """It loads a model for a minute, and reaches its limit a minute later."""
     found = simulate(LEAKS["fast"], 1_024, 600, cap=HIGH, start_s=60.0)
     assert found is None or found.reason.startswith(("EXHAUSTED", "soft cap"))
-    slower: Held = lambda t, n, size: size * n / 1_000  # noqa: E731
+    slower: Held = lambda t, n, size: size * n / 500  # noqa: E731
     found = simulate(slower, 1_024, 3_600, cap=HIGH, start_s=60.0)
     assert found is not None
     assert found.at_s >= START_UPS * 60
