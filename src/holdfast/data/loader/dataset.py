@@ -645,7 +645,7 @@ def read(
 
     schema:       the columns to read; by default those of the files, or of the dataset directory that they are in
     verify:       "all" checks the CRC of every TFRecord, "header" only that of its length
-    on_corrupt:   "skip" skips corrupt samples and shards, up to `max_corrupt`, and lists them in losses(); "salvage"
+    on_corrupt:   "skip" skips corrupt samples and shards, up to `max_corrupt`, and lists them in skipped(); "salvage"
                   also recovers records of which only the header is corrupt
     keep_doubtful: also reads TFRecords that might be data of a corrupt record: right if no record holds TFRecords
     labels_from_folders: small files in folders get a column "label": the number of their folder

@@ -407,8 +407,8 @@ def test_failures_can_be_skipped_up_to_a_bound(shards: Path, workers: int) -> No
     ds = hold.read(shards, SCHEMA)
     with ds.map(fails_on_13, workers, on_error="skip", max_errors=10).batch(10).iterate() as it:
         assert ids_of(it) == [i for i in ALL if i % 100 != 13]
-        assert [(Path(loss.path).name, loss.record) for loss in it.losses()][-1] == ("shard-0004.tfrecord", 135)
-        assert len(it.losses()) == it.stats().lost == 10
+        assert [(Path(loss.path).name, loss.record) for loss in it.skipped()][-1] == ("shard-0004.tfrecord", 135)
+        assert len(it.skipped()) == it.stats().lost == 10
     with pytest.raises(MapError, match="one more than the 9 that max_errors"):
         list(ds.map(fails_on_13, workers, on_error="skip", max_errors=9).batch(10))
     with pytest.raises(MapError, match="one more than the 5 that max_errors"):
@@ -423,7 +423,7 @@ def test_losses_are_counted_by_function_and_once_a_sample(shards: Path) -> None:
     ds = ds.map(fails_on_13, on_error="skip", max_errors=10).map(fails_on_14, on_error="skip", max_errors=10)
     with ds.batch(10).repeat(3).iterate() as it:
         assert ids_of(it) == [i for i in ALL if i % 100 not in (13, 14)] * 3
-        assert len(it.losses()) == it.stats().lost == 20
+        assert len(it.skipped()) == it.stats().lost == 20
 
 
 def test_a_batch_that_a_function_fails_on_can_be_skipped(shards: Path) -> None:
@@ -435,7 +435,7 @@ def test_a_batch_that_a_function_fails_on_can_be_skipped(shards: Path) -> None:
         batches = list(it)
         assert ids_of(batches) == [i for i in ALL[1::2] if i // 10 != 13]
         assert (len(batches), batches[13]["emb"].shape) == (100, (0, 3))
-        assert [loss.record for loss in it.losses()] == [131, 133, 135, 137, 139]
+        assert [loss.record for loss in it.skipped()] == [131, 133, 135, 137, 139]
     with pytest.raises(MapError, match="got None: does it return one"):
         next(iter(ds.batch(10).map(lambda batch: None)))
 
@@ -544,7 +544,7 @@ def test_damaged_samples_are_skipped_and_listed(tmp_path: Path) -> None:
         with ds.iterate() as it:
             batches = list(it)
             assert sorted(ids_of(batches)) == want
-            assert sorted(loss.record for loss in it.losses()) == [10, 11, 33]
+            assert sorted(loss.record for loss in it.skipped()) == [10, 11, 33]
         for batch in batches:
             check_rows(batch)
     with pytest.raises(hold.errors.CorruptError, match="one more than the 2 that max_corrupt"):
