@@ -85,7 +85,7 @@ class Dataset(Generic[T_co]):
                 fits the data, up to 64
         """
         return self._with(
-            seed=as_int("the seed", seed),
+            seed=as_int("seed", seed),
             window_bytes=parse_bytes(window),
             window_samples=None if samples is None else as_int("samples", samples, 1, 1 << 62),
             lanes=None if lanes is None else as_int("lanes", lanes, 1, _MAX_LANES),
@@ -146,8 +146,8 @@ class Dataset(Generic[T_co]):
             raise TypeError(f"batch: expected a size or a global_size, got {size!r} and {global_size!r}")
         if self._settings.batched:
             raise ValueError("batch: expected a dataset of samples, got one with batch() already")
-        size = None if size is None else as_int("a batch", size, 1)
-        global_size = None if global_size is None else as_int("a global batch", global_size, 1)
+        size = None if size is None else as_int("batch size", size, 1)
+        global_size = None if global_size is None else as_int("global batch size", global_size, 1)
         if not is_number(pad_value) and not isinstance(pad_value, bool):
             raise ValueError(f"expected a number as the pad_value, got {pad_value!r}")
         if collate is not None:
@@ -227,7 +227,7 @@ class Dataset(Generic[T_co]):
         one = self._settings
         if one.first_sample or one.first_batch or one.stop_sample is not None or one.stop_batch is not None:
             raise ValueError("split: expected split() before take() and skip(), which select from an epoch's order")
-        shares, seed = _shares(parts), as_int("the seed", seed)
+        shares, seed = _shares(parts), as_int("seed", seed)
         made = [type(self)(SplitSource(self._files("split"), shares, name, seed), one) for name in parts]
         return Splits(parts, made)
 
@@ -784,7 +784,7 @@ def state_after(
     at_most: more batches than there are mean the end, instead of an error
     """
     if isinstance(batches, bool) or not isinstance(batches, int) or batches < 0:
-        raise ValueError(f"expected a number of batches from 0 up, got {batches!r}")
+        raise ValueError(f"batches must be a non-negative integer, got {batches!r}")
     if not dataset._settings.batched:
         raise StateError("expected a dataset of batches, so that they can be counted: call .batch(…)")
     with dataset.iterate(epoch) as begun:

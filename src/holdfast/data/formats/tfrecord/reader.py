@@ -114,7 +114,7 @@ class TFRecordReader:
     ) -> Iterator[Batch]:
         """Yields Examples as columns, `size` rows at a time; the last batch may be shorter unless `drop_last`."""
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(f"expected a batch size from 1 up, got {size!r}")
+            raise ValueError(f"batch size must be a positive integer, got {size!r}")
         return self._batches(check_schema(schema), size, drop_last)
 
     def _begin(self) -> int:

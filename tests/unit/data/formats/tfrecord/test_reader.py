@@ -437,7 +437,7 @@ def test_wrong_arguments_say_what_was_wanted(file: Path) -> None:
         hold.TFRecordReader(file, compression="bz2")  # type: ignore[arg-type]
     with hold.TFRecordReader(file) as reader:
         for size in (0, -1, True, 2.5, "4"):
-            with pytest.raises(ValueError, match="batch size from 1 up"):
+            with pytest.raises(ValueError, match="batch size must be a positive integer"):
                 reader.batches(SCHEMA, size)  # type: ignore[arg-type]
         with pytest.raises(SchemaError, match="empty"):
             reader.batches({}, 4)
