@@ -591,6 +591,8 @@ def test_a_dataset_can_be_pickled_and_shown(shards: Path) -> None:
     ds = hold.read(shards, SCHEMA).shuffle(seed=7).map(twice, 2).batch(10).prefetch()
     assert ids_of(pickle.loads(pickle.dumps(ds))) == ids_of(ds)
     assert "shuffle(seed=7, window='256 MB').map(twice, 2 threads).batch(10)" in repr(ds)
+    ds = hold.read(shards, SCHEMA).skip(5).take(40).batch(4).take(3).repeat(2).limits(open_files=8, memory="100MB")
+    assert repr(ds).endswith(".skip(5).take(40).batch(4).take(3).repeat(2).limits(open_files=8, memory='100 MB')")
 
 
 def test_statistics_and_progress(shards: Path) -> None:
