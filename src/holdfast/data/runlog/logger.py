@@ -32,7 +32,7 @@ _MAX_BUFFER_BYTES = 4 * _PART_BYTES  # of rows that cannot be written
 _SERVER_S, _SHORT_S = 60.0, 5.0  # to wait for a central writer: with on_error="raise" and "warn"
 _LATER = "what was logged cannot be written now"
 _VARYING = re.compile(r"got .*|\d+|'[^']*'$")  # what differs between two errors of one kind
-_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 
 
 class _EarlyRow(NamedTuple):
