@@ -119,6 +119,6 @@ def test_only_the_time_asked_for() -> None:
 
 def test_without_plotly_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    with pytest.raises(InputError, match=r"pip install 'holdfast\[ui\]'"):
+    with pytest.raises(InputError, match=r"pip install 'holdfast-io\[ui\]'"):
         write_page(hostile_trace(), tmp_path / "page.html")
     assert not list(tmp_path.iterdir())
