@@ -104,6 +104,7 @@ class Task:
 
 CONSOLIDATE = Peer("holdfast", "consolidate", "holdfast")
 MERGE = Peer("holdfast", "merge", "holdfast")
+MERGE_VERIFIED = Peer("holdfast", "merge_verified", "holdfast")
 CENTRAL = Peer("holdfast", "central", "holdfast")
 
 
@@ -112,6 +113,12 @@ def _against_cat(target: float | None) -> tuple[Peer, ...]:
         Peer("plain", "cat_synced", "cat, then fsync", target),
         Peer("plain", "cat", "cat alone"),
     )
+
+
+DIRECT = (
+    Peer("plain", "direct_compared", "read_direct_chunk, write_direct_chunk, fsync, every CRC compared", 0.9),
+    Peer("plain", "direct", "the same without comparing"),
+)
 
 
 def _slabs(target: float | None = None) -> Peer:
@@ -138,14 +145,16 @@ TASKS = (
         (*_against_cat(0.6), _slabs(25)),
     ),
     Task("1", "consolidate-lzf", "the same: lzf", "lzf", "tmpfs", CONSOLIDATE, _against_cat(0.45)),
+    Task("1", "merge-plain", "merge files without records, every copied chunk compared: plain", "plain", "tmpfs", MERGE, DIRECT),
+    Task("1", "merge-gzip", "the same: gzip", "gzip", "tmpfs", MERGE, DIRECT),
     Task(
         "1",
-        "merge-gzip",
-        "merge the same files without their records, every chunk unpacked: gzip",
+        "merge-verified",
+        "the same, every chunk of the sources decoded: gzip",
         "gzip",
         "tmpfs",
-        MERGE,
-        (*_against_cat(None), _slabs()),
+        MERGE_VERIFIED,
+        (*DIRECT[:1], _slabs()),
     ),
     Task(
         "1",

@@ -360,9 +360,6 @@ class _Consolidation:
             )
         if sources.older_schema:
             merged.notes.append(_older_schema_note(sources))
-        if self._number is None:  # a killed call had done all but the cleanup
-            last = latest_manifest(sources.folder)
-            self._number = None if last is None else last.number
         return self._result(merged.bytes, merged.crc32c, merged)
 
     @contextmanager
