@@ -9,7 +9,7 @@ import mmap
 import os
 import threading
 from collections.abc import Iterator
-from typing import NamedTuple
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -27,17 +27,6 @@ _BATCH_BYTES = 1 << 20  # stays in the CPU cache until it is read back
 _MAX_THREADS = 4
 
 
-class _Batch(NamedTuple):
-    """Copies [first, last), whose bytes are adjacent in their source and in the result."""
-
-    first: int
-    last: int
-    file: int
-    offset: int
-    place: int
-    size: int
-
-
 def copy_chunks(
     fd: int, copies: Ints, places: Ints, datasets: list[str], sources: list[MergeInput], progress: Progress
 ) -> npt.NDArray[np.uint32]:
@@ -45,56 +34,52 @@ def copy_chunks(
     batches, lock, stop = _batches(copies, places), threading.Lock(), Stop()
     sizes, expected = np.ascontiguousarray(copies[:, SIZE]), np.ascontiguousarray(copies[:, CRC])
     crcs = np.zeros(len(copies), np.uint32)
+    buffer_bytes = max(_BATCH_BYTES, int(sizes.max(initial=0)))
 
     def work(_: int) -> None:
-        here, again = (memoryview(mmap.mmap(-1, _BATCH_BYTES)) for _ in range(2))
-        number, source = -1, -1
-        try:
-            while True:
-                with lock:
-                    batch = next(batches, None)
-                if batch is None:
-                    return
-                stop.check()
-                if batch.file != number:
-                    if source >= 0:
-                        os.close(source)
-                    number, source = batch.file, _open(sources[batch.file].path)
-                if batch.size > len(here):
-                    here, again = (memoryview(mmap.mmap(-1, batch.size)) for _ in range(2))
-                some = slice(batch.first, batch.last)
-                found = codec.copy_checked(
-                    source, batch.offset, fd, batch.place, sizes[some].data, expected[some].data, here, again
-                )
+        here, again = (memoryview(mmap.mmap(-1, buffer_bytes)) for _ in range(2))
+        while True:
+            with lock:
+                batch = next(batches, None)
+            if batch is None:
+                return
+            stop.check()
+            first, path = batch.start, sources[copies[batch.start, FILE]].path
+            with _opened(path) as source:
+                at = int(copies[first, OFFSET]), fd, int(places[first])
+                found = codec.copy_checked(source, *at, sizes[batch].data, expected[batch].data, here, again)
                 if found is None:
-                    crcs[some] = _copy_again(source, fd, batch, copies[some], sources[number].path, datasets[some])
+                    crcs[batch] = _copy_again(source, path, fd, copies[batch], places[batch], datasets[batch])
                 else:
-                    crcs[some] = np.frombuffer(found, np.uint32)
-                with lock:
-                    progress(batch.size)
-                failpoint("merge-filling", kill_parent=True)
-        finally:
-            if source >= 0:
-                os.close(source)
+                    crcs[batch] = np.frombuffer(found, np.uint32)
+            with lock:
+                progress(int(sizes[batch].sum()))
+            failpoint("merge-filling", kill_parent=True)
 
     threads = min(_MAX_THREADS, len(os.sched_getaffinity(0))) if codec.NATIVE else 1
     run_all(work, list(range(threads)), threads, stop)
     return crcs
 
 
-def _open(path: str) -> int:
+@contextmanager
+def _opened(path: str) -> Iterator[int]:
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise MergeError("input", path, f"it cannot be read any more: {error.strerror}") from error
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
-def _copy_again(source: int, fd: int, batch: _Batch, copies: Ints, path: str, datasets: list[str]) -> list[int]:
+def _copy_again(source: int, path: str, fd: int, copies: Ints, places: Ints, datasets: list[str]) -> list[int]:
     """Copies a batch again in single steps, and raises what is wrong with it."""
     crcs = []
-    for (_, _, offset, size, _, expected), dataset in zip(copies.tolist(), datasets, strict=True):
+    for (_, _, offset, size, _, expected), place, dataset in zip(
+        copies.tolist(), places.tolist(), datasets, strict=True
+    ):
         data, again = memoryview(bytearray(size)), memoryview(bytearray(size))
-        place = batch.place + offset - batch.offset
         try:
             n = pread_into(source, data, offset)
         except OSError as error:
@@ -112,16 +97,15 @@ def _copy_again(source: int, fd: int, batch: _Batch, copies: Ints, path: str, da
     return crcs
 
 
-def _batches(copies: Ints, places: Ints) -> Iterator[_Batch]:
-    batch: _Batch | None = None
-    columns = zip(*(copies[:, one].tolist() for one in (FILE, OFFSET, SIZE)), places.tolist(), strict=True)
-    for number, (file, offset, size, place) in enumerate(columns):
-        if batch is not None:
-            ends = batch.file, batch.offset + batch.size, batch.place + batch.size
-            if (file, offset, place) == ends and batch.size + size <= _BATCH_BYTES:
-                batch = batch._replace(last=number + 1, size=batch.size + size)
-                continue
-            yield batch
-        batch = _Batch(number, number + 1, file, offset, place, size)
-    if batch is not None:
-        yield batch
+def _batches(copies: Ints, places: Ints) -> Iterator[slice]:
+    """Yields copies whose bytes are adjacent in their source and in the result."""
+    files, offsets, sizes = copies[:, FILE], copies[:, OFFSET], copies[:, SIZE]
+    is_next = (np.diff(files) == 0) & (np.diff(offsets) == sizes[:-1]) & (np.diff(places) == sizes[:-1])
+    first = total = 0
+    for number, (size, adjacent) in enumerate(zip(sizes.tolist(), [False, *is_next.tolist()], strict=False)):
+        if number and not (adjacent and total + size <= _BATCH_BYTES):
+            yield slice(first, number)
+            first, total = number, 0
+        total += size
+    if len(copies):
+        yield slice(first, len(copies))

@@ -5,10 +5,13 @@ A child process writes to the target's partial file, whose lock both processes h
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import signal
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -27,6 +30,8 @@ Attributes = Literal["same", "first", "error"]
 Codec = Literal["none", "gzip", "lzf", "zstd"]
 Rows = tuple[int, int, int]  # source, from, to
 
+_STEP_BYTES = 64 << 20
+_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE of <linux/falloc.h>
 _KILLED = f"({signal.Signals.SIGKILL.name})"
 _SPARE_FDS = 16
 
@@ -111,7 +116,8 @@ def merge_hdf5(
     try:
         failpoint("merge-began")
         place = {"view_from": os.path.realpath(target.parent), "data": str(partial.path), "fd": partial.fd}
-        made = _run(job | place, target, progress)
+        with _preallocated(partial.fd, 0 if virtual else sum(stamp.size for stamp in stamps.values())):
+            made = _run(job | place, target, progress)
         check_unchanged(stamps)
         if verified is not None:
             verified(made)
@@ -203,6 +209,27 @@ def refusal(kind: str, path: str, reason: str, offset: int | None) -> Exception:
 def merged(result: dict[str, Any], target: Path, files: int) -> MergedHDF5:
     datasets = [MergedDataset(**one) for one in result["datasets"]]
     return MergedHDF5(**(result | {"datasets": datasets, "path": str(target), "files": files}))
+
+
+@contextmanager
+def _preallocated(fd: int, size: int) -> Iterator[None]:
+    """Allocates the space of a file in a thread while the child loads HDF5, which would be half of the time of a copy.
+    For speed only: the writer reports a full disk."""
+    stop, allocate = threading.Event(), ctypes.CDLL(None).fallocate
+
+    def work() -> None:
+        for at in range(0, size, _STEP_BYTES):
+            if stop.is_set() or allocate(fd, _KEEP_SIZE, *map(ctypes.c_long, (at, min(_STEP_BYTES, size - at)))):
+                return
+
+    thread = threading.Thread(target=work, name="holdfast-preallocate", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        os.ftruncate(fd, os.fstat(fd).st_size)  # frees what was allocated after the end
 
 
 def check_fd_limit(target: Path, files: int) -> None:

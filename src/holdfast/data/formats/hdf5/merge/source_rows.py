@@ -17,7 +17,7 @@ from ..chunks import read_unconverted
 from ..object_walk import reason_of
 from ..schema_layout import in_native_order
 from .inputs import LIBRARY_ERRORS
-from .merge_model import NO_CRC, MergeError, MergeInput, MergeTarget, RowRange, Values
+from .merge_model import NO_CRC, DatasetInfo, MergeError, MergeInput, MergeTarget, RowRange, Values
 
 _OPEN_FILES, _LOW_LIMIT = 16, 256
 _PIECE_BYTES, _OBJECT_BYTES = 4 << 20, 1 << 20
@@ -49,23 +49,20 @@ class OpenInputs:
 
     def read(self, target: MergeTarget, file: int, start: int, stop: int, *, check: bool = False) -> Values:
         """Reads rows of one source. `check`: compares the chunks they lie in with their recorded checksums."""
-        if check:
-            self._check_crcs(target, file, start, stop)
+        source, dataset = target.sources[file], self.hdf5(file)[target.path]
+        rows = np.array([start // source.chunk_rows, -(-stop // source.chunk_rows)]) * source.across
+        low, high = np.searchsorted(source.extents[:, 0], rows)
+        for _, offset, size, _, crc in source.extents[low:high].tolist() if check else []:
+            if crc != NO_CRC:
+                data = os.pread(dataset.file.id.get_vfd_handle(), size, offset)
+                check_crc(self.path(file), target.path, offset, codec.crc32c(data), crc)
         try:
-            return read_rows(self.hdf5(file)[target.path], start, stop)
+            return read_rows(dataset, start, stop)
         except LIBRARY_ERRORS as error:
+            for number, offset, *_ in source.extents[low:high].tolist():
+                decode_chunk(dataset, source, number, self.path(file), offset)
             text = f"dataset {target.path!r}: rows {start:,} to {stop:,} cannot be read: {reason_of(error)}"
             raise MergeError("corrupt", self.path(file), text) from error
-
-    def _check_crcs(self, target: MergeTarget, file: int, start: int, stop: int) -> None:
-        source = target.sources[file]
-        if not len(source.extents) or source.extents[0, 4] == NO_CRC:
-            return
-        size = source.chunk_rows
-        low, high = np.searchsorted(source.extents[:, 0], [start // size * source.across, -(-stop // size) * source.across])
-        fd = self.hdf5(file).id.get_vfd_handle()
-        for _, offset, nbytes, _, crc in source.extents[low:high].tolist():
-            check_crc(self.path(file), target.path, offset, codec.crc32c(os.pread(fd, nbytes, offset)), crc)
 
     def close(self) -> None:
         while self._files:
@@ -76,6 +73,16 @@ def check_crc(path: str, dataset: str, offset: int, got: int, expected: int) -> 
     if expected not in (NO_CRC, got):
         text = f"dataset {dataset!r}: the crc32c of a chunk is {got:08x}, its record says {expected:08x}"
         raise MergeError("corrupt", path, text, offset)
+
+
+def decode_chunk(dataset: h5py.Dataset, info: DatasetInfo, number: int, path: str, offset: int) -> None:
+    """Decodes a chunk, by its number in the grid. An error names where in which source it is."""
+    row = number // info.across * info.chunk_rows
+    try:
+        read_rows(dataset, row, min(row + info.chunk_rows, dataset.shape[0]))
+    except LIBRARY_ERRORS as error:
+        text = f"dataset {info.path!r}: a chunk cannot be decoded: {reason_of(error)}"
+        raise MergeError("corrupt", path, text, offset) from error
 
 
 def read_rows(dataset: h5py.Dataset, start: int, stop: int) -> Values:

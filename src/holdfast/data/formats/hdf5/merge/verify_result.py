@@ -20,7 +20,7 @@ from ..sandbox import Progress
 from .copy_plan import CRC, FILE, NUMBER, OFFSET, CopyPlan
 from .inputs import LIBRARY_ERRORS, plain
 from .merge_model import NO_CRC, Ints, MergeError, Values
-from .source_rows import OpenInputs, SourceRows, pieces, read_rows
+from .source_rows import OpenInputs, SourceRows, decode_chunk, pieces, read_rows
 from .write_result import find_places
 
 
@@ -40,8 +40,10 @@ def verify_result(
                 raise _error(path, plan, f"has the filters {made}, expected {target.like.filters}")
             if not np.array_equal(find_places(dataset, plan), expected):
                 raise _error(path, plan, "has its chunks at other offsets than they were written to")
-            if decode:
-                _decode_copies(dataset, plan, files, progress)
+            if decode and is_compressed(target.like.filters):
+                for copy in plan.copies[plan.copies[:, CRC] == NO_CRC].tolist():
+                    decode_chunk(dataset, target.like, copy[NUMBER], files.path(copy[FILE]), copy[OFFSET])
+                    progress(0)
             edges = [(row, row + 1) for at, run in target.placed_runs() for row in {at, at + run.rows - 1}]
             built = (piece for low, high in plan.builds for piece in pieces(target, low, high))
             for low, high in (*(edges if target.like.row_bytes else []), *built):
@@ -57,20 +59,6 @@ def verify_result(
 
 def _error(path: str, plan: CopyPlan, text: str) -> MergeError:
     return MergeError("write", path, f"dataset {plan.target.path!r} {text}; nothing was kept")
-
-
-def _decode_copies(dataset: h5py.Dataset, plan: CopyPlan, files: OpenInputs, progress: Progress) -> None:
-    like = plan.target.like
-    if not is_compressed(like.filters):
-        return
-    for copy in plan.copies[plan.copies[:, CRC] == NO_CRC].tolist():
-        row = copy[NUMBER] // like.across * like.chunk_rows
-        try:
-            read_rows(dataset, row, min(row + like.chunk_rows, plan.target.rows))
-        except LIBRARY_ERRORS as error:
-            text = f"dataset {plan.target.path!r}: a chunk cannot be decoded: {reason_of(error)}"
-            raise MergeError("corrupt", files.path(copy[FILE]), text, copy[OFFSET]) from error
-        progress(0)
 
 
 def _equal(ours: Values, theirs: Values, plan: CopyPlan) -> bool:

@@ -34,13 +34,14 @@ class ResultFile(io.RawIOBase):
 
     def __init__(self, fd: int) -> None:
         self._fd, self._at, self._end = fd, 0, 0
-        self._blank = np.zeros(0, np.uint8)
+        self._blank, self._blank_at = np.zeros(0, np.uint8), -1
         self.error: OSError | None = None
 
     def blank(self, size: int) -> Any:
         """Returns the placeholder for chunks up to this size. It is kept: nothing else may get its address."""
         if size > len(self._blank):
             self._blank = np.zeros(size, np.uint8)
+            self._blank_at = self._blank.ctypes.data
         return self._blank
 
     def check(self) -> None:
@@ -61,7 +62,7 @@ class ResultFile(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         n = len(data)
-        if self.error is None and np.frombuffer(data, np.uint8).ctypes.data != self._blank.ctypes.data:
+        if self.error is None and np.frombuffer(data, np.uint8).ctypes.data != self._blank_at:
             try:
                 pwrite_all(self._fd, memoryview(data).cast("B"), self._at)
             except OSError as error:
