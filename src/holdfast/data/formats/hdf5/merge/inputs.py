@@ -203,9 +203,7 @@ def _check_supported(source: MergeInput, path: str, dataset: h5py.Dataset) -> No
         raise MergeError(kind, source.path, f"dataset {path!r} {text}")
 
 
-def _extents(
-    source: MergeInput, path: str, dataset: h5py.Dataset, crcs: dict[tuple[int, int], int] | None
-) -> Ints:
+def _extents(source: MergeInput, path: str, dataset: h5py.Dataset, crcs: dict[tuple[int, int], int] | None) -> Ints:
     table = chunk_table(dataset)
     extents = np.column_stack([table, np.full(len(table), NO_CRC, np.int64)])
     if crcs is not None and len(table):

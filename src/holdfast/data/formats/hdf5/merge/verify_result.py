@@ -63,7 +63,7 @@ def _error(path: str, plan: CopyPlan, text: str) -> MergeError:
 
 def _equal(ours: Values, theirs: Values, plan: CopyPlan) -> bool:
     if ours.dtype.hasobject:
-        return plain(ours) == plain(theirs)
+        return bool(plain(ours) == plain(theirs))
     return ours.tobytes() == theirs.tobytes() or _without_padding(ours, plan) == _without_padding(theirs, plan)
 
 

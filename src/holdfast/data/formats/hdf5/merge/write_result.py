@@ -138,7 +138,9 @@ def _make_dataset(file: h5py.File, target: MergeTarget) -> None:
         plist.set_alloc_time(h5py.h5d.ALLOC_TIME_INCR)
         is_growing = any(one.maxshape[0] is None for one in target.sources)
         limits = (None if is_growing else max(target.rows, like.chunk_rows), *like.maxshape[1:])
-    most = tuple(h5py.h5s.UNLIMITED if n is None else max(n, here) for n, here in zip(limits, target.shape, strict=True))
+    most = tuple(
+        h5py.h5s.UNLIMITED if n is None else max(n, here) for n, here in zip(limits, target.shape, strict=True)
+    )
     space = h5py.h5s.create_simple(target.shape, most)
     dataset = h5py.h5d.create(file.id, raw_of(target.path), like.type, space, plist)
     made = filters_of(dataset.get_create_plist())
@@ -224,7 +226,7 @@ def find_places(dataset: h5py.Dataset, plan: CopyPlan) -> Ints:
     if not len(plan.copies):
         return np.zeros(0, np.int64)
     if plan.target.like.chunks is None:
-        return plan.copies[:, NUMBER] + dataset.id.get_offset()
+        return plan.copies[:, NUMBER] + int(dataset.id.get_offset())
     table = chunk_table(dataset)
     table = table[np.isin(table[:, 0], plan.copies[:, NUMBER])]
     if not np.array_equal(table[:, [0, 2, 3]], plan.copies[:, [NUMBER, SIZE, MASK]]):
