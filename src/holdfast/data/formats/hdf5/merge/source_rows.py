@@ -13,11 +13,11 @@ import h5py
 import numpy as np
 
 from ....._native import codec
-from ..chunks import read_unconverted
+from ..chunks import chunk_grid, read_unconverted
 from ..object_walk import reason_of
 from ..schema_layout import in_native_order
 from .inputs import LIBRARY_ERRORS
-from .merge_model import NO_CRC, DatasetInfo, MergeError, MergeInput, MergeTarget, RowRange, Values
+from .merge_model import NO_CRC, MergeError, MergeInput, MergeTarget, RowRange, Values
 
 _OPEN_FILES, _LOW_LIMIT = 16, 256
 _PIECE_BYTES, _OBJECT_BYTES = 4 << 20, 1 << 20
@@ -60,7 +60,7 @@ class OpenInputs:
             return read_rows(dataset, start, stop)
         except LIBRARY_ERRORS as error:
             for number, offset, *_ in source.extents[low:high].tolist():
-                decode_chunk(dataset, source, number, self.path(file), offset)
+                decode_chunk(dataset, number, self.path(file), offset)
             text = f"dataset {target.path!r}: rows {start:,} to {stop:,} cannot be read: {reason_of(error)}"
             raise MergeError("corrupt", self.path(file), text) from error
 
@@ -75,24 +75,29 @@ def check_crc(path: str, dataset: str, offset: int, got: int, expected: int) -> 
         raise MergeError("corrupt", path, text, offset)
 
 
-def decode_chunk(dataset: h5py.Dataset, info: DatasetInfo, number: int, path: str, offset: int) -> None:
+def decode_chunk(dataset: h5py.Dataset, number: int, path: str, offset: int) -> None:
     """Decodes a chunk, by its number in the grid. An error names where in which source it is."""
-    row = number // info.across * info.chunk_rows
+    cell = np.unravel_index(number, chunk_grid(dataset.shape, dataset.chunks))
+    start = tuple(int(n) * size for n, size in zip(cell, dataset.chunks, strict=True))
+    sizes = tuple(min(size, n - at) for at, size, n in zip(start, dataset.chunks, dataset.shape, strict=True))
     try:
-        read_rows(dataset, row, min(row + info.chunk_rows, dataset.shape[0]))
+        _read(dataset, start, sizes)
     except LIBRARY_ERRORS as error:
-        text = f"dataset {info.path!r}: a chunk cannot be decoded: {reason_of(error)}"
+        text = f"dataset {dataset.name!r}: a chunk cannot be decoded: {reason_of(error)}"
         raise MergeError("corrupt", path, text, offset) from error
 
 
 def read_rows(dataset: h5py.Dataset, start: int, stop: int) -> Values:
     """Reads rows with the library, without converting them; strings and lists as objects that h5py can write again."""
-    first, sizes = (start, *[0] * (dataset.ndim - 1)), (stop - start, *dataset.shape[1:])
+    return _read(dataset, (start, *[0] * (dataset.ndim - 1)), (stop - start, *dataset.shape[1:]))
+
+
+def _read(dataset: h5py.Dataset, start: tuple[int, ...], sizes: tuple[int, ...]) -> Values:
     if not dataset.dtype.hasobject:
-        return read_unconverted(dataset, first, sizes)
+        return read_unconverted(dataset, start, sizes)
     values = np.empty(sizes, dataset.dtype)
     space = dataset.id.get_space()
-    space.select_hyperslab(first, sizes)
+    space.select_hyperslab(start, sizes)
     dataset.id.read(h5py.h5s.create_simple(sizes), space, values)
     return in_native_order(values, dataset.dtype)
 

@@ -42,7 +42,7 @@ def verify_result(
                 raise _error(path, plan, "has its chunks at other offsets than they were written to")
             if decode and is_compressed(target.like.filters):
                 for copy in plan.copies[plan.copies[:, CRC] == NO_CRC].tolist():
-                    decode_chunk(dataset, target.like, copy[NUMBER], files.path(copy[FILE]), copy[OFFSET])
+                    decode_chunk(dataset, copy[NUMBER], files.path(copy[FILE]), copy[OFFSET])
                     progress(0)
             edges = [(row, row + 1) for at, run in target.placed_runs() for row in {at, at + run.rows - 1}]
             built = (piece for low, high in plan.builds for piece in pieces(target, low, high))

@@ -16,7 +16,7 @@ import numpy as np
 
 from ....._util.atomic import pwrite_all
 from ....._util.failpoints import failpoint
-from ..chunks import chunk_table
+from ..chunks import chunk_grid, chunk_table
 from ..filters import Filter, add_filters, describe_filters, filters_of, same_filters, verbatim_parameters
 from ..object_walk import raw_of
 from ..sandbox import Progress
@@ -88,33 +88,43 @@ def write_result(
 ) -> list[Ints]:
     """Returns where in the file each copy of each plan goes. `folder`: what a view's sources are relative to."""
     sink = ResultFile(fd)
-    with h5py.File(sink, "w", libver=_LIBVER) as file:
-        for path in schema.groups:
-            file.require_group(path)
-        for path, node in schema.datatypes:
-            _require_parent(file, path)
-            node.type.commit(file.id, raw_of(path))
-        names = {code: name for plan in plans for code, name in plan.target.like.filter_names.items()}
-        with verbatim_parameters(names):
-            for plan in plans:
-                _require_parent(file, plan.target.path)
-                _make_view(file, plan.target, files, folder) if plan.view else _make_dataset(file, plan.target)
-        places = [_fill(sink, file, plan, files, progress) for plan in plans]
-        for path in schema.single:
-            _require_parent(file, path)
-            files.hdf5(0).copy(path, file, path, without_attrs=True)
-        for path, attributes in schema.attributes.items():
-            for name, one in attributes.items():
-                _set_attribute(file[path], name, one)
-        for path, node in schema.links:
-            _require_parent(file, path)
-            file[path] = h5py.SoftLink(node.target) if node.kind == "soft" else file[node.target]
-        for path, target in schema.targets.items():
-            for axis, name in target.sources[0].scales:
-                if name in file:
-                    file[path].dims[axis].attach_scale(file[name])
-    sink.check()
+    try:
+        with h5py.File(sink, "w", libver=_LIBVER) as file:
+            _write_types(file, schema, plans, files, folder)
+            places = [_fill(sink, file, plan, files, progress) for plan in plans]
+            _write_rest(file, schema, files)
+    finally:
+        sink.check()  # also if the library could not read what was not written
     return places
+
+
+def _write_types(file: h5py.File, schema: MergeSchema, plans: list[CopyPlan], files: OpenInputs, folder: str) -> None:
+    for path in schema.groups:
+        file.require_group(path)
+    for path, node in schema.datatypes:
+        _require_parent(file, path)
+        node.type.commit(file.id, raw_of(path))
+    names = {code: name for plan in plans for code, name in plan.target.like.filter_names.items()}
+    with verbatim_parameters(names):
+        for plan in plans:
+            _require_parent(file, plan.target.path)
+            _make_view(file, plan.target, files, folder) if plan.view else _make_dataset(file, plan.target)
+
+
+def _write_rest(file: h5py.File, schema: MergeSchema, files: OpenInputs) -> None:
+    for path in schema.single:
+        _require_parent(file, path)
+        files.hdf5(0).copy(path, file, path, without_attrs=True)
+    for path, attributes in schema.attributes.items():
+        for name, one in attributes.items():
+            _set_attribute(file[path], name, one)
+    for path, node in schema.links:
+        _require_parent(file, path)
+        file[path] = h5py.SoftLink(node.target) if node.kind == "soft" else file[node.target]
+    for path, target in schema.targets.items():
+        for axis, name in target.sources[0].scales:
+            if name in file:
+                file[path].dims[axis].attach_scale(file[name])
 
 
 def _require_parent(file: h5py.File, path: str) -> None:
@@ -200,11 +210,8 @@ def _fill(sink: ResultFile, file: h5py.File, plan: CopyPlan, files: OpenInputs, 
 def _allocate(sink: ResultFile, dataset: Any, plan: CopyPlan, progress: Progress) -> None:
     like, copies = plan.target.like, plan.copies
     assert like.chunks is not None
-    starts, numbers = np.zeros((len(copies), len(like.chunks)), np.int64), copies[:, NUMBER].copy()
-    for axis in range(len(like.chunks) - 1, 0, -1):
-        numbers, inner = np.divmod(numbers, -(-like.row_shape[axis - 1] // like.chunks[axis]))
-        starts[:, axis] = inner * like.chunks[axis]
-    starts[:, 0] = numbers * like.chunks[0]
+    grid = chunk_grid(plan.target.shape, like.chunks)
+    starts = np.column_stack(np.unravel_index(copies[:, NUMBER], grid)) * like.chunks
     blank = sink.blank(int(copies[:, SIZE].max()))
     columns = zip(starts.tolist(), copies[:, SIZE].tolist(), copies[:, MASK].tolist(), strict=True)
     for number, (start, size, mask) in enumerate(columns):
