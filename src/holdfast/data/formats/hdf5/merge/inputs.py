@@ -34,16 +34,16 @@ _SCALE_ATTRIBUTES = ("DIMENSION_LIST", "REFERENCE_LIST")
 
 def check_sources(paths: list[str]) -> dict[str, FileStamp]:
     """Returns the stamps of all sources."""
-    stamps: dict[str, FileStamp] = {}
+    stamps = {path: FileStamp.of(path) for path in paths}
+    seen = set()
     for path in paths:
-        stamp = FileStamp.of(path)
         if not os.path.isfile(path):
             found = "a directory" if os.path.isdir(path) else "nothing"
             raise InputError(f"{path}: expected a file to read, got {found}")
-        if path in stamps or any(stamp[2:] == other[2:] for other in stamps.values()):
+        if stamps[path][2:] in seen:
             raise InputError(f"{path}: duplicate input file")
-        stamps[path] = stamp
-    opened = {identity for _, _, identity in open_files()}  # one scan of all processes
+        seen.add(stamps[path][2:])
+    opened = {identity for _, _, identity in open_files() if identity in seen}  # one scan of all processes
     for path, stamp in stamps.items():
         _check_no_writer(path, stamp, stamp[2:] in opened)
         try:

@@ -159,12 +159,13 @@ def make_job(
 ) -> dict[str, Any]:
     if not files:
         raise InputError("expected at least one file to merge, got none")
-    if order not in ("exact", "any"):
-        raise ValueError(f'expected order to be "exact" or "any", got {order!r}')
-    if attributes not in ("same", "first", "error"):
-        raise ValueError(f'expected attributes to be "same", "first" or "error", got {attributes!r}')
-    if codec not in (None, "none", "gzip", "lzf", "zstd"):
-        raise ValueError(f'expected codec to be None, "none", "gzip", "lzf" or "zstd", got {codec!r}')
+    for name, value, allowed in (
+        ("order", order, ("exact", "any")),
+        ("attributes", attributes, ("same", "first", "error")),
+        ("codec", codec, (None, "none", "gzip", "lzf", "zstd")),
+    ):
+        if value not in allowed:
+            raise ValueError(f"expected {name} to be one of {allowed}, got {value!r}")
     if codec == "zstd":
         check_zstd()
     return {
