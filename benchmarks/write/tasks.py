@@ -115,9 +115,9 @@ def _against_cat(target: float | None) -> tuple[Peer, ...]:
     )
 
 
-DIRECT = (
-    Peer("plain", "direct_compared", "read_direct_chunk, write_direct_chunk, fsync, every CRC compared", 0.9),
-    Peer("plain", "direct", "the same without comparing"),
+DIRECT = (  # read_direct_chunk and write_direct_chunk, then fsync
+    Peer("plain", "direct_compared", "direct chunk copy, every CRC compared", 0.9),
+    Peer("plain", "direct", "direct chunk copy"),
 )
 
 
