@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from operator import index
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
@@ -32,7 +33,7 @@ _MAX_BUFFER_BYTES = 4 * _PART_BYTES  # of rows that cannot be written
 _SERVER_S, _SHORT_S = 60.0, 5.0  # to wait for a central writer: with on_error="raise" and "warn"
 _LATER = "what was logged cannot be written now"
 _VARYING = re.compile(r"got .*|\d+|'[^']*'$")  # what differs between two errors of one kind
-_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_PACKAGE = str(Path(__file__).parents[2])
 
 
 class _EarlyRow(NamedTuple):

@@ -24,9 +24,9 @@ from .trace_file import SourceFrame, Trace, TracedProcess
 GRID = 240
 _BINS = 12
 # Not any folder named holdfast: a user's project may have that name.
-_PACKAGE = re.escape(str(Path(__file__).parents[1]))
+_PACKAGE = re.escape(str(Path(__file__).parents[2]))
 _LIBRARY = re.compile(rf"/(site|dist)-packages/|/lib(64)?/python3?[\d.]*/|^<frozen |^<string>$|^{_PACKAGE}/")
-_OWN = re.compile(r"/holdfast/(fdtrace|fd_owners)/")
+_OWN = re.compile(r"/holdfast/process/(fdtrace|fd_owners)/")
 
 
 def is_library(file: str) -> bool:
