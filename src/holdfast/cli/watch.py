@@ -147,15 +147,13 @@ def watch(
     from ..process.watch.collector import WatchCollector
     from ..process.watch.finder import Selection
     from ..process.watch.notify import Notifier, check_webhook
-    from ..process.watch.server import WatchServer, parse_http_address, require_ui
+    from ..process.watch.server import WatchServer, parse_http_address
     from ..process.watch.store import Store
 
     try:
         where = None if address is None else parse_http_address(address)
     except ValueError as error:
         raise usage_error(f"--http: {error}") from error
-    if where is not None:
-        require_ui()
     if webhook is not None:
         check_webhook(webhook)
     raise_nofile()
