@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from holdfast.process.watch.integrations import FILES, read_integration, write_integrations
+from holdfast.process.watch.prometheus import FILES, read_integration, write_integrations
 from holdfast.process.watch.metrics import FAMILIES
 
 NAMES = {f"holdfast_{family.name}" for family in FAMILIES}
