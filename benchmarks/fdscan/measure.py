@@ -51,7 +51,7 @@ TASKS = (
         "work",
         "doctor",
         (
-            Peer("lsof -nP +E", LSOF_ENDS, 2.5),
+            Peer("lsof -nP +E", LSOF_ENDS, 4),
             Peer("lsof -nP", LSOF),
             Peer("psutil open_files (only files)", "open_files"),
         ),
@@ -84,7 +84,7 @@ class ScanResult(Result):
     def target_text(self) -> str:
         if self.peer == LIMIT:
             return f"≤ {duration(self.theirs.cpu_s)}"
-        return "" if self.target is None else f"≥ {self.target:,g}×"
+        return "" if self.target is None else f"≥ {self.target:,.0f}×"
 
 
 def duration(seconds: float) -> str:
