@@ -142,6 +142,9 @@ def check_chart(page: Page) -> None:
     page.drag((x + width * 0.2, y), (x + width * 0.7, y))
     assert re.match(r"\d+\.\d s", page.texts("#chart .tip")[0])
     assert any("Reader.__init__" in row for row in page.texts("#chart .tip div"))
+    tops = "['.tip', 'svg'].map((one) => document.querySelector(`#chart ${one}`).getBoundingClientRect().top)"
+    tip_top, chart_top = page.evaluate(tops)
+    assert chart_top < tip_top < chart_top + 50
     share = "(({ x, marks }) => (x.range[1] - x.range[0]) / marks[0].x.at(-1))(document.getElementById('chart').chart)"
     assert 0.45 < page.evaluate(share) < 0.55
     page.click("#unzoom")

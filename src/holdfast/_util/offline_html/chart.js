@@ -183,12 +183,12 @@ const chart = (() => {
     tip.hidden = at === null;
     cross.setAttribute("d", at === null ? "" : `M${plot.left + toX(at)},${plot.top}v${plot.height}`);
     if (at === null) return;
-    const rows = found.map(([mark, number]) => make("div", {}, swatch(mark),
-      mark.texts ? mark.texts[number] : make("span", {}, `${mark.name} `, make("b", {}, count(mark.y[number])))));
+    const rows = found.map(([mark, number]) => (mark.texts ? make("div", {}, swatch(mark), mark.texts[number])
+      : make("div", { class: "row" }, swatch(mark), make("b", {}, count(mark.y[number])), ` ${mark.name}`)));
     if (found.some(([mark]) => mark.kind === "area")) rows.reverse(); // as they lie on each other
     tip.replaceChildren(make("div", { class: "dim" }, x.format(at)), ...rows);
     const isRight = toX(at) > plot.width / 2;
-    Object.assign(tip.style, { left: isRight ? "auto" : `${plot.left + toX(at) + 12}px`, right: isRight ? `${state.width - plot.left - toX(at) + 12}px` : "auto", top: `${state.svg.offsetTop + 12}px` });
+    Object.assign(tip.style, { left: isRight ? "auto" : `${plot.left + toX(at) + 12}px`, right: isRight ? `${state.width - plot.left - toX(at) + 12}px` : "auto", top: `${state.legend.offsetHeight + 12}px` });
   }
 
   function showDrag({ drag, dragged, pointer, plot, toX }) {
