@@ -16,7 +16,7 @@ from traced_process import Recording, needs_library, run
 pytestmark = needs_library
 
 HERE = Path(__file__).parent
-HOOKS = Path(__file__).parents[3] / "native" / "fdtrace" / "hooks.def"
+HOOKS = Path(__file__).parents[4] / "native" / "fdtrace" / "hooks.def"
 NOT_FROM_PYTHON = {"_Exit", "clone", "vfork"}  # subprocess calls vfork, in other tests
 
 

@@ -306,7 +306,7 @@ def test_a_leak_is_not_drained_before_ten_start_ups() -> None:
 
 
 def test_the_table_in_the_documentation_has_the_numbers_of_every_rule() -> None:
-    text = (Path(__file__).parents[3] / "docs/guard.md").read_text()
+    text = (Path(__file__).parents[4] / "docs/guard.md").read_text()
     table = re.sub(r"\s+", " ", text.split("## What it does, and when")[1].split("To *drain*")[0])
     for name in ("eta", "progress_timeout", "drain_timeout"):
         assert re.search(rf"`{name}` \({span_words(parse_seconds(DEFAULTS[name].default))}\)", table), name

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast._util.failpoints import PRODUCER_NAMES, SEALER_NAMES, SERVER_NAMES
 
-SOAK = Path(__file__).parents[4] / "tools" / "soak_write.py"
+SOAK = Path(__file__).parents[5] / "tools" / "soak_write.py"
 NAMES = {"producer": PRODUCER_NAMES, "server": SERVER_NAMES, "sealer": SEALER_NAMES}
 FINE = {"lost": 0, "doubled": 0, "strange": 0, "wrong": 0, "hangs": 0, "problems": [], "left": []}
 
