@@ -53,6 +53,10 @@ RUN_TESTS = $(if $(strip $(PYTEST_ARGS)),$(BIN)/python -m pytest,tools/run-tests
 # PYTEST_ARGS may select no test with the mark: pytest then exits with 5.
 NOTHING_SELECTED_IS_FINE = $(if $(strip $(PYTEST_ARGS)), || [ $$? = 5 ])
 
+.PHONY: quick
+quick: $(DONE)/quick ## install pytest and no framework (under 300 MB), then run the unit tests that need nothing else: minutes
+	tools/run-tests.sh $(BIN)/python tests/unit -m 'not slow' $(PYTEST_ARGS)
+
 .PHONY: test-h5py
 test-h5py: $(DONE)/core ## run the tests of parts under h5py 3.14 and the newest, each reading what the other wrote
 	PYTHON=$(PYTHON) tools/h5py-versions.sh
@@ -75,7 +79,7 @@ wheel: $(DONE)/venv ## build a wheel for any Python from 3.11 on into dist/
 
 .PHONY: wheel-test
 wheel-test: $(DONE)/test wheel ## run WHEEL_TESTS on that wheel, in an environment of its own
-	tools/wheel-test.sh $(BIN)/python dist/holdfast-*.whl $(WHEEL_TESTS)
+	tools/wheel-test.sh $(BIN)/python dist/holdfast_io-*.whl $(WHEEL_TESTS)
 
 .PHONY: lint
 lint: $(DONE)/lint ## ruff, mypy --strict, who may import whom, clang-format
@@ -150,9 +154,10 @@ $(DONE)/core: $(SOURCES) | $(DONE)/venv
 	@mv $@.begun $@
 
 $(DONE)/test: EXTRAS := test,ui,bench
+$(DONE)/quick: EXTRAS := quick
 $(DONE)/lint: EXTRAS := lint
 $(DONE)/docs: EXTRAS := docs
-$(DONE)/test $(DONE)/lint $(DONE)/docs: pyproject.toml | $(DONE)/core
+$(DONE)/test $(DONE)/quick $(DONE)/lint $(DONE)/docs: pyproject.toml | $(DONE)/core
 	@echo "installing what $(@F) needs (the first time this takes minutes)"
 	$(PIP) -e '.[$(EXTRAS)]'
 	@touch $@

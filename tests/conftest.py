@@ -1,5 +1,7 @@
 """Gives every test a clean environment, fails tests that leak resources, and gives a reason for every skip.
 
+The folder support has what tests share:
+
 leftovers.py        finds the resources that a test leaked
 line_child.py       a child process that answers JSON lines (line_server.py: its other end)
 tensorflow_*.py     a real TensorFlow in such a child, shared by all tests
@@ -10,6 +12,7 @@ state_samples.py    documents as watch serves them
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import signal
@@ -26,6 +29,17 @@ from tensorflow_client import TensorFlowPeer
 
 TOP = Path(__file__).resolve().parent.parent
 IN_CI = os.environ.get("CI") == "true"
+FRAMEWORKS = {
+    "torch",
+    "tensorflow",
+    "PIL",
+    "simplejpeg",
+    "google_crc32c",
+    "hdf5plugin",
+    "cloudpickle",
+    "textual",
+    "requests",
+}
 KEPT_ENVIRONMENT = {"HOLDFAST_NATIVE", "HOLDFAST_FUZZ_SECONDS"}
 
 _call_failed = pytest.StashKey[bool]()
@@ -113,6 +127,19 @@ def _allowed_kind(mark: pytest.Mark) -> str:
             f"expected may_leave(kind, reason) with a kind of {leftovers.KINDS}, got {mark.args} {mark.kwargs}"
         )
     return str(arguments["kind"])
+
+
+# ---- without the packages of the full suite ----------------------------------------------------------------
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leaves out files that import a package which is not installed: `make quick` installs none of the frameworks."""
+    if IN_CI or collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
+        return None
+    tree = ast.parse(collection_path.read_text())
+    roots = {alias.name.partition(".")[0] for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
+    roots |= {(node.module or "").partition(".")[0] for node in tree.body if isinstance(node, ast.ImportFrom)}
+    return True if any(name in FRAMEWORKS and find_spec(name) is None for name in roots) else None
 
 
 # ---- skips -------------------------------------------------------------------------------------------------

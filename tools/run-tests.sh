@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests in two processes at once, which share them file by file: tools/run-tests.sh PYTHON [arguments of pytest]
 # Most tests wait for other processes: on two cores, two runs take little more than half the time of one. Each mounts its
-# own /dev/shm (tests/leftovers.py), to see only what its own tests leave there; where it may not, there is one run.
+# own /dev/shm (tests/support/leftovers.py), to see only what its own tests leave there; where it may not, there is one run.
 # The output of the second run is shown when both are done.
 set -euo pipefail
 set -m # each in its own process group, which identifies its processes

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))  # leftovers.py, process_tree.py
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))  # leftovers.py, process_tree.py
 
 from soak_churn import COUNTS, soak_churn
 from soak_faults import soak_faults

@@ -14,7 +14,7 @@ cp -r LICENSE README.md native pyproject.toml setup.py src "$scratch"
 find "$scratch/src" \( -name '*.so' -o -name '*.egg-info' -o -name __pycache__ \) -prune -exec rm -rf {} +
 
 mkdir -p "$folder"
-rm -f "$folder"/holdfast-*.whl
+rm -f "$folder"/holdfast_io-*.whl
 "$python" -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir "$folder" "$@" "$scratch"
 
 "$python" - "$folder" <<'PYTHON'
@@ -23,7 +23,7 @@ import platform
 import sys
 import zipfile
 
-[wheel] = pathlib.Path(sys.argv[1]).glob("holdfast-*.whl")
+[wheel] = pathlib.Path(sys.argv[1]).glob("holdfast_io-*.whl")
 parts = {path.parent.name for path in pathlib.Path("native").glob("*/module.c")}
 if platform.machine() == "x86_64":
     parts.add("fdtrace")  # no Python module; written for this processor

@@ -186,6 +186,15 @@ void hf_bad(unsigned call, int fd, int is_close, void *caller); // is_close: the
 int hf_start(const char *directory, unsigned options, unsigned arm_above);
 void hf_stop(unsigned how);
 uint32_t hf_thread_id(void);
+// A link `exec.PID.TIME` in the folder of the logs that holds the command of a program: it needs no descriptor.
+struct hf_note {
+    char path[640];
+};
+uint64_t hf_now(void);
+int hf_has_library(char *const env[]);
+void hf_note_start(struct hf_note *note, long pid, uint64_t before, const char *program, char *const argv[],
+                   char *const env[]);
+void hf_note_failed(struct hf_note *note);
 
 // frames.c
 struct hf_frames {

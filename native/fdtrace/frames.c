@@ -165,12 +165,14 @@ static uint64_t mix_bytes(uint64_t hash, const char *from, uint64_t bytes) {
 }
 
 // Code that does not come from a file, which a program may make without end.
-int hf_is_generated(const char *code) {
+static inline __attribute__((always_inline)) int is_generated(const char *code) {
     uint32_t bytes;
     uint8_t width;
     const char *file = text_of(READ(char *, code, py.at.file), &bytes, &width);
     return bytes && *file == '<' && !(bytes > 7 && !memcmp(file, "<frozen", 7));
 }
+
+int hf_is_generated(const char *code) { return is_generated(code); }
 
 static int contains(const char *text, uint32_t bytes, const char *word) {
     return !!memmem(text, bytes, word, strlen(word));
@@ -186,7 +188,7 @@ int hf_is_library(const char *code) {
 
 // Tells code objects apart even if one was freed and another has its address. Python 3.12 and later number them. Before
 // that, code that exec ran may have all the addresses of the code before it: then its names and line table are hashed.
-uint64_t hf_code_identity(const char *code) {
+static inline __attribute__((always_inline)) uint64_t identity_of(const char *code) {
     const char *table = READ(char *, code, py.at.line_table);
     uint64_t hash = mix((uint64_t)code, (uint64_t)table);
     if (py.at.version >= 0 && READ(uint32_t, code, py.at.version)) {
@@ -195,7 +197,7 @@ uint64_t hf_code_identity(const char *code) {
     const char *file = READ(char *, code, py.at.file), *name = READ(char *, code, py.at.name);
     hash = mix(hash, (uint64_t)name ^ (uint64_t)READ(uint32_t, code, py.at.first_line) << 40);
     hash = mix(hash, (uint64_t)file + READ(uint64_t, file, TEXT_LENGTH));
-    if (hf_is_generated(code)) {
+    if (is_generated(code)) {
         uint32_t bytes;
         uint8_t width;
         const char *text = text_of(file, &bytes, &width);
@@ -206,6 +208,8 @@ uint64_t hf_code_identity(const char *code) {
     }
     return hash | 1ull << 63;
 }
+
+uint64_t hf_code_identity(const char *code) { return identity_of(code); }
 
 // -- Frames ----------------------------------------------------------------------------------------------------------
 
@@ -288,8 +292,9 @@ static int is_whole_code(const char *code) {
     return fetch(to, from, pieces);
 }
 
-static uint64_t capture_python(struct hf_frames *out, const char *thread, uint64_t hash) {
-    int doubtful = may_be_signal(thread, out);
+// Compiled twice: a walk that does not doubt its frames has nothing to ask at each of them.
+static inline __attribute__((always_inline)) uint64_t walk(struct hf_frames *out, const char *thread, uint64_t hash,
+                                                           int doubtful) {
     char copy[FRAME_BYTES];
     const char *frame = READ(char *, thread, py.at.tstate_frame);
     if (frame && py.at.cframe_frame >= 0) {
@@ -325,9 +330,14 @@ static uint64_t capture_python(struct hf_frames *out, const char *thread, uint64
         }
         out->code[out->count] = code;
         out->instr[out->count++] = (uint32_t)instr;
-        hash = mix(hash, hf_code_identity(code) + (uint64_t)instr);
+        hash = mix(hash, identity_of(code) + (uint64_t)instr);
     }
     return hash;
+}
+
+static __attribute__((noinline, cold)) uint64_t walk_doubtful(struct hf_frames *out, const char *thread,
+                                                              uint64_t hash) {
+    return walk(out, thread, hash, 1);
 }
 
 void hf_capture(struct hf_frames *out, void *caller) {
@@ -337,7 +347,7 @@ void hf_capture(struct hf_frames *out, void *caller) {
     uint64_t hash = mix(0x5bd1e995, (uint64_t)caller);
     const char *thread = py.known && !py.is_finalizing() ? py.thread_state() : NULL;
     if (thread) {
-        hash = capture_python(out, thread, hash);
+        hash = may_be_signal(thread, out) ? walk_doubtful(out, thread, hash) : walk(out, thread, hash, 0);
     }
     if (py.backtrace && hf_options & HF_NATIVE) {
         void *found[HF_MAX_NATIVE + 4];

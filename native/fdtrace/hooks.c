@@ -11,6 +11,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <pty.h>
+#include <spawn.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -281,7 +282,6 @@ STREAM(HF_FILE, fopen, (const char *path, const char *mode), (path, mode))
 STREAM(HF_FILE, fopen64, (const char *path, const char *mode), (path, mode))
 STREAM(HF_FILE, tmpfile, (void), ())
 STREAM(HF_FILE, tmpfile64, (void), ())
-STREAM(HF_PIPE, popen, (const char *command, const char *mode), (command, mode))
 
 // The headers promise the compiler that a stream is not NULL, but libc answers EINVAL to one that is.
 static inline void *maybe_null(void *stream) {
@@ -592,6 +592,89 @@ HF_EXPORT void _Exit(int status) {
     }
     REAL(_Exit)(status);
     __builtin_unreachable();
+}
+
+// -- Programs that are started ---------------------------------------------------------------------------------------
+
+// The collector compares what was started with the logs that appear: a program that runs without this library (another
+// environment, setuid, static) has none. The note is made before the call, after which nothing of this image runs, and
+// is removed if the call fails, as it does for most folders of PATH.
+#define EXEC(name, parameters, arguments, program, argv, env)                                                          \
+    HF_EXPORT int name parameters {                                                                                    \
+        struct hf_note note;                                                                                           \
+        note.path[0] = 0;                                                                                              \
+        if (hf_on)                                                                                                     \
+            hf_note_start(&note, HF_CALL1(SYS_getpid, 0), hf_now(), program, argv, env);                               \
+        int result = REAL(name) arguments;                                                                             \
+        hf_note_failed(&note);                                                                                         \
+        return result;                                                                                                 \
+    }
+EXEC(execve, (const char *path, char *const argv[], char *const env[]), (path, argv, env), path, argv, env)
+EXEC(execv, (const char *path, char *const argv[]), (path, argv), path, argv, environ)
+EXEC(execvp, (const char *file, char *const argv[]), (file, argv), file, argv, environ)
+EXEC(execvpe, (const char *file, char *const argv[], char *const env[]), (file, argv, env), file, argv, env)
+EXEC(fexecve, (int fd, char *const argv[], char *const env[]), (fd, argv, env), NULL, argv, env)
+EXEC(execveat, (int folder, const char *path, char *const argv[], char *const env[], int flags),
+     (folder, path, argv, env, flags), NULL, argv, env)
+
+// The arguments stand one after the other, NULL after the last one, and then the environment of execle.
+#define EXEC_LIST(name, has_env, real)                                                                                 \
+    HF_EXPORT int name(const char *path, const char *first, ...) {                                                     \
+        va_list list;                                                                                                  \
+        size_t count = 1;                                                                                              \
+        va_start(list, first);                                                                                         \
+        for (const char *one = first; one; one = va_arg(list, const char *))                                           \
+            count++;                                                                                                   \
+        va_end(list);                                                                                                  \
+        char *argv[count];                                                                                             \
+        argv[0] = (char *)first;                                                                                       \
+        va_start(list, first);                                                                                         \
+        for (size_t i = 1; i < count; i++)                                                                             \
+            argv[i] = va_arg(list, char *);                                                                            \
+        char **env = has_env ? va_arg(list, char **) : environ;                                                        \
+        va_end(list);                                                                                                  \
+        return real(path, argv, env);                                                                                  \
+    }
+EXEC_LIST(execl, 0, execve)
+EXEC_LIST(execlp, 0, execvpe)
+EXEC_LIST(execle, 1, execve)
+
+#define SPAWN(name)                                                                                                    \
+    HF_EXPORT int name(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,                        \
+                       const posix_spawnattr_t *attributes, char *const argv[], char *const env[]) {                   \
+        pid_t started = 0;                                                                                             \
+        uint64_t before = hf_on ? hf_now() : 0;                                                                        \
+        int error = REAL(name)(&started, path, actions, attributes, argv, env);                                        \
+        if (!error && before)                                                                                          \
+            hf_note_start(&(struct hf_note){{0}}, started, before, path, argv, env);                                   \
+        if (!error && pid)                                                                                             \
+            *pid = started;                                                                                            \
+        return error;                                                                                                  \
+    }
+SPAWN(posix_spawn)
+SPAWN(posix_spawnp)
+
+// libc does not tell the number of this process. The shell has the environment of this one, where the library is unless
+// the program removed it or was attached to.
+static void note_shell(const char *command) {
+    char *const argv[] = {"sh", "-c", (char *)command, NULL};
+    if (hf_on && command && !hf_has_library(environ)) {
+        hf_note_start(&(struct hf_note){{0}}, 0, hf_now(), "sh", argv, environ);
+    }
+}
+
+HF_EXPORT int system(const char *command) {
+    note_shell(command);
+    return REAL(system)(command);
+}
+
+HF_EXPORT FILE *popen(const char *command, const char *mode) {
+    note_shell(command);
+    FILE *file = REAL(popen)(command, mode);
+    if (hf_on) {
+        born_here(CALL_popen, file ? fileno(file) : -1, HF_PIPE, 0, CALLER);
+    }
+    return file;
 }
 
 // -- syscall() -------------------------------------------------------------------------------------------------------

@@ -971,6 +971,47 @@ void hf_stop(unsigned how) {
     let_go();
 }
 
+// -- Programs that are started ---------------------------------------------------------------------------------------
+
+uint64_t hf_now(void) { return now_ns(CLOCK_MONOTONIC); }
+
+int hf_has_library(char *const env[]) {
+    for (; env && *env; env++) {
+        if (!strncmp(*env, "LD_PRELOAD=", 11)) {
+            return strstr(*env, "/_fdtrace.") != NULL;
+        }
+    }
+    return 0;
+}
+
+// Runs in a child of vfork, too: it writes to its own stack only. `program` is NULL if only argv names it.
+void hf_note_start(struct hf_note *note, long pid, uint64_t before, const char *program, char *const argv[],
+                   char *const env[]) {
+    char text[256];
+    char *at = put_text(text, hf_has_library(env) ? "? " : "env ");
+    for (size_t i = 0; argv && argv[i] && at < text + sizeof text - 1; i++) {
+        const char *word = i == 0 && program ? program : argv[i];
+        if (i) {
+            *at++ = ' ';
+        }
+        while (*word && at < text + sizeof text - 1) {
+            *at++ = *word++;
+        }
+    }
+    *at = 0;
+    char *end = put_number(put_text(put_text(note->path, hf.directory), "/exec."), (uint64_t)pid);
+    put_number(put_text(end, "."), before);
+    if (HF_CALL2(SYS_symlink, text, note->path) < 0) {
+        note->path[0] = 0;
+    }
+}
+
+void hf_note_failed(struct hf_note *note) {
+    if (note->path[0]) {
+        HF_CALL1(SYS_unlink, note->path);
+    }
+}
+
 // -- What a loader calls ---------------------------------------------------------------------------------------------
 
 static unsigned number_of(const char *text) { return text ? (unsigned)strtoul(text, NULL, 10) : 0; }

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import errno
 import importlib
+import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -135,6 +137,24 @@ def _more_descriptors() -> Iterator[None]:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
+
+
+def _other_distribution() -> str | None:
+    """Returns the metadata folder of a distribution called holdfast that is installed beside this one."""
+    try:
+        names = os.listdir(os.path.dirname(os.path.dirname(__file__)))
+    except OSError:
+        return None
+    return next((name for name in names if name.startswith("holdfast-") and name.endswith(".dist-info")), None)
+
+
+if _other_distribution():
+    warnings.warn(
+        f"this is holdfast-io {__version__}, and another distribution ({_other_distribution()}) installs into the same "
+        "package: run `pip uninstall holdfast`, then `pip install --force-reinstall holdfast-io`",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 class _PickledByName(ModuleType):

@@ -69,7 +69,7 @@ class _Stored:
 
 def check_chunk_rows(rows: Any) -> int:
     if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
-        raise SchemaError(f"expected chunk_rows to be a number from 1 up, got {rows!r}")
+        raise SchemaError(f"chunk_rows must be a positive integer, got {rows!r}")
     return rows
 
 
@@ -171,12 +171,14 @@ def _size(n: object) -> int:
     size = 0 if isinstance(n, bool) or not isinstance(n, Integral) else int(n)  # numpy's integers are Integral, too
     if size < 1:
         lists = "; lists of any length are Ragged(…)" if n is None or n == -1 else ""
-        raise SchemaError(f"expected a shape of integers from 1 up, got {n!r}{lists}")
+        raise SchemaError(f"a shape must consist of positive integers, got {n!r}{lists}")
     return size
 
 
 class Bytes(Value):
     """Byte strings. A batch has all of them joined with their offsets; an item is a memoryview."""
+
+    __module__ = "holdfast"
 
     __slots__ = ()
 
@@ -192,6 +194,8 @@ class Array(Value):
 
     A file with another dtype is read as this one: an integer that does not fit is an error, a float is rounded.
     """
+
+    __module__ = "holdfast"
 
     __slots__ = ("dtype", "exact")
 
@@ -279,6 +283,8 @@ def _instead_of(dtype: Any) -> str:
 class Int64(Array):
     """64-bit integers: short for `Array("int64", …)`. `Int64(3)`, `Int64(4, 4)` and `Int64((4, 4))` have a shape."""
 
+    __module__ = "holdfast"
+
     __slots__ = ()
 
     def __init__(
@@ -294,6 +300,8 @@ class Int64(Array):
 
 class Float32(Array):
     """32-bit floats: short for `Array("float32", …)`. `Float32(128)`, `Float32(4, 4)` and so on have a shape."""
+
+    __module__ = "holdfast"
 
     __slots__ = ()
 
@@ -317,6 +325,8 @@ class Ragged(_Stored):
 
     `codec` and `chunk_rows` are those of Value.
     """
+
+    __module__ = "holdfast"
 
     __slots__ = ("default", "inner", "key")
 

@@ -28,7 +28,7 @@ from factories_dtypes import SCHEMA as COLUMNS
 from holdfast.data.formats.columns import RaggedColumn
 from holdfast.data.torch_loader.torch_dataset import RaggedTensor
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "loader"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "data" / "loader"))
 
 from factories_files import SCHEMA, make_shards
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import holdfast as hold
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "loader"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "data" / "loader"))
 
 from factories_files import SCHEMA
 

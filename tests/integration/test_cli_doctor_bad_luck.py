@@ -92,7 +92,7 @@ def test_a_healthy_program_is_not_accused_of_a_leak(program: str) -> None:
 
 def test_a_batch_of_commands_that_nobody_has_read_yet_is_suspicious_and_no_leak() -> None:
     with running(UNREAD) as batch:
-        found = document("doctor", str(batch.pid), code=1)
+        found = document("doctor", str(batch.pid), code=10)
         done = holdfast("doctor", batch.pid)
     assert (found["verdict"], found["dead_pipes"], found["signature"]) == ("GROWING", 80, "unread-output")
     assert "cause         looks like the output of commands that have ended was never read" in done.stdout
@@ -171,7 +171,7 @@ def test_on_a_poor_terminal(command: list[str], env: dict[str, str]) -> None:
         leaking.leak(300)
         for columns in (80,) if "TERM" in env else (20, 80):  # a dumb one is taken to have 80
             shown, code = on_terminal(*command, str(leaking.pid), columns=columns, **env)
-            assert code == (2 if "doctor" in command else 0)
+            assert code == (11 if "doctor" in command else 0)
             assert "LEAK" in shown
             assert max(map(len, without_styles(shown).splitlines())) <= columns
 
@@ -187,7 +187,7 @@ def test_a_reader_that_goes_away_changes_nothing(more: list[str]) -> None:
             done = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, env=environment(), timeout=120)
         finally:
             os.close(theirs)
-    assert (done.returncode, done.stderr) == (2, b"")
+    assert (done.returncode, done.stderr) == (11, b"")
 
 
 def test_a_full_disk_is_said() -> None:

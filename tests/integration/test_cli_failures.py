@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +269,33 @@ def interrupt(self, owner, name, whole=functools.cached_property.__set_name__):
 
 functools.cached_property.__set_name__ = interrupt
 """
+
+
+_INTERRUPTING_IMPORT = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["INTERRUPTED_MODULE"]:
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.parametrize("module", ["holdfast", "holdfast.cli", "holdfast.cli.app"])
+def test_ctrl_c_while_the_command_itself_is_loaded(tmp_path: Path, module: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_INTERRUPTING_IMPORT)
+    entry = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["scripts"][
+        "holdfast"
+    ].removesuffix(":main")
+    code = f"import sys; from {entry} import main; sys.exit(main())"  # as the installed script
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = environment(PYTHONPATH=path, INTERRUPTED_MODULE=module)
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--version"], capture_output=True, text=True, env=env, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "holdfast: interrupted\n")
 
 
 @pytest.mark.parametrize("made", ["platform.uname_result", "numpy.finfo"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -168,3 +170,42 @@ def test_the_manifest_is_compared(tmp_path: Path) -> None:
     [said] = document("inspect", first, code=1)["files"]
     assert said["problem"].startswith("the manifest says 5 records in ")
     assert document("inspect", second)["files"][0]["problem"] is None
+
+
+def test_a_tar_shows_its_samples_and_its_members_by_suffix(tmp_path: Path) -> None:
+    source, cut = tmp_path / "a.tar", tmp_path / "cut.tar"
+    with tarfile.open(source, "w") as made:
+        for number in range(5):
+            for suffix, size in (("jpg", 100 + number), ("cls", 1)):
+                if (number, suffix) != (3, "cls"):
+                    member = tarfile.TarInfo(f"s/{number}.{suffix}")
+                    member.size = size
+                    made.addfile(member, io.BytesIO(bytes(size)))
+        made.addfile(tarfile.TarInfo("README"))
+    cut.write_bytes(source.read_bytes()[:5000])
+    [said, broken] = document("inspect", source, cut, code=1)["files"]
+    assert said == {
+        "path": str(source),
+        "format": "tar",
+        "compression": "none",
+        "bytes": source.stat().st_size,
+        "samples": 5,
+        "members": 9,
+        "keys": ["s/0", "s/1", "s/2", "s/4"],
+        "suffixes": [
+            {"suffix": "cls", "members": 4, "bytes": 4, "min": 1, "median": 1, "max": 1},
+            {"suffix": "jpg", "members": 5, "bytes": 510, "min": 100, "median": 102, "max": 104},
+        ],
+        "schema": {"__key__": "Bytes()", "jpg": "Bytes()", "cls": "Bytes()"},
+        "notes": ["1 sample without .cls", "1 member of no sample, such as README"],
+        "problem": None,
+    }
+    assert (broken["format"], broken["samples"]) == (None, 0)
+    assert "without a tar's end mark" in broken["problem"]
+    text = holdfast("inspect", source).stdout
+    assert "samples    5 of 9 members" in text
+    assert "keys       s/0, s/1, s/2, … s/4" in text
+    assert ["suffix", "members", "size", "smallest", "median", "largest"] in [
+        line.split() for line in text.splitlines()
+    ]
+    assert ".jpg          5  510 B     100 B   102 B    104 B" in text

@@ -23,7 +23,7 @@ from cli_process import (
 )
 
 import holdfast as hold
-from holdfast.data.writer.consolidate import latest_manifest
+from holdfast.data.formats.parts_manifest import latest_manifest
 from holdfast.data.writer.dataset_writer import DatasetWriter, write
 from holdfast.errors import HoldfastError
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cli_process import COMMAND, document, environment, holdfast, on_terminal, refused, without_styles, write_shards
 
-from holdfast import capacity
+from holdfast.process import capacity
 from holdfast.process.capacity import CapacityRequest, Sharing
 
 COSTS = Path(__file__).with_name("loader_costs.py")

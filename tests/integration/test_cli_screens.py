@@ -31,7 +31,7 @@ def test_help_is_the_same_screen() -> None:
 def test_the_version_is_one_line_that_says_which_codec() -> None:
     done = holdfast("--version")
     kind = f"compiled codec, {codec.crc_kind()}" if codec.NATIVE else "pure Python codec: "
-    assert done.stdout.startswith(f"holdfast {hold.__version__} ({kind}")
+    assert done.stdout.startswith(f"holdfast {hold.__version__} (distribution holdfast-io; {kind}")
     assert done.stdout.count("\n") == 1
     assert (done.returncode, done.stderr) == (0, "")
 

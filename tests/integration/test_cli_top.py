@@ -101,7 +101,7 @@ def test_without_textual_there_is_one_frame_and_a_sentence_for_the_rest() -> Non
     assert without_textual(str(os.getpid()), "--once").returncode == 0
     done = without_textual(str(os.getpid()))
     assert (done.returncode, done.stdout) == (3, "")
-    assert "pip install 'holdfast[ui]'" in done.stderr
+    assert "pip install 'holdfast-io[ui]'" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

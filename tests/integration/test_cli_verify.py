@@ -44,8 +44,9 @@ def test_damaged_files_are_listed_with_record_place_and_reason(damaged: Path) ->
     assert lines[2].split() == ["7", f"{starts[7]:,}", "bad", "data", "CRC"]
     assert "truncated" in lines[6]
     assert "part-0" not in done.stdout
-    assert lines[-3] == "The file is corrupt: `holdfast salvage FILE OUT` copies the intact records."
-    assert lines[-2].startswith("`holdfast salvage FOLDER/ OUT/ --only-corrupt` does so for all")
+    assert lines[-4] == "The file is corrupt: `holdfast salvage FILE OUT` copies the intact records."
+    assert lines[-3] == f"`holdfast salvage {damaged}/ OUT/ --only-corrupt` does so for all corrupt files;"
+    assert lines[-2].startswith(f"`holdfast salvage {damaged}/ --in-place` replaces them")
     assert lines[-1] == "2 of 3 files corrupt; 58 records intact"
 
 

@@ -17,9 +17,8 @@ TOP = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
     """A project with our settings, our conftest and no test yet."""
-    (tmp_path / "tests").mkdir()
-    for module in (TOP / "tests").glob("*.py"):
-        shutil.copy(module, tmp_path / "tests")
+    shutil.copytree(TOP / "tests" / "support", tmp_path / "tests" / "support")
+    shutil.copy(TOP / "tests" / "conftest.py", tmp_path / "tests")
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools" / "system-packages.txt").write_text("no-such-command  its-package\n")
     shutil.copy(TOP / "pyproject.toml", tmp_path)

@@ -21,7 +21,10 @@ import numpy as np
 import pytest
 
 import holdfast as hold
+from holdfast._util.atomic import write_atomically
+from holdfast.cli.app import run
 from holdfast.data.formats.hdf5.merge.merge_files import merge_hdf5
+from holdfast.data.formats.tfrecord.merge import merge_files
 from holdfast.data.rewrite.split import split_files
 from holdfast.data.writer.server.journal import Journal
 from holdfast.data.writer.server.leader_epoch import LeaderEpoch
@@ -190,11 +193,14 @@ def write_merged(top: Path, ack: Ack) -> None:
     inputs = [top.parent / f"in{number}.h5" for number in range(3)]
     merge_hdf5(inputs, top / "merged.h5", overwrite=True)
     ack("merged.h5")
+    merge_files([path.with_suffix(".tfrecord") for path in inputs], top / "merged.tfrecord", overwrite=True)
+    ack("merged.tfrecord")
 
 
 def check_merged(top: Path, acks: tuple[str, ...]) -> None:
-    if acks or (top / "merged.h5").exists():
-        check_rows(top / "merged.h5", [0, 1, 2])
+    for name in ("merged.h5", "merged.tfrecord"):
+        if name in acks or (top / name).exists():
+            check_rows(top / name, [0, 1, 2])
 
 
 def write_consolidated(top: Path, ack: Ack) -> None:
@@ -221,6 +227,30 @@ def check_consolidated(top: Path, acks: tuple[str, ...]) -> None:
         assert all(out.part(f"task{number}").done for number in range(2)), "a task is lost"
 
 
+def corrupt_bytes(top: Path) -> tuple[bytes, int]:
+    """Returns a file whose first record is corrupt, and the size of that record's frame."""
+    data = (top.parent / "in0.tfrecord").read_bytes()
+    return data[:20] + b"!" + data[21:], int.from_bytes(data[:8], "little") + 16
+
+
+def write_salvaged(top: Path, ack: Ack) -> None:
+    path = top / "a.tfrecord"
+    if not path.exists():
+        write_atomically(path, corrupt_bytes(top)[0])
+    ack("corrupt")
+    assert run(["salvage", "--in-place", "--quiet", str(path)]) == 0
+    ack("salvaged")
+
+
+def check_salvaged(top: Path, acks: tuple[str, ...]) -> None:
+    there = {path.name: path.read_bytes() for path in top.glob("[!.]*")}
+    corrupt, size = corrupt_bytes(top)
+    if acks or there:
+        before = [{"a.tfrecord": corrupt}, {"a.tfrecord": corrupt, "a.tfrecord.corrupt": corrupt}]
+        after = {"a.tfrecord": corrupt[size:], "a.tfrecord.corrupt": corrupt}
+        assert there in ([after] if "salvaged" in acks else [*before, after])
+
+
 WRITERS = {
     "files": (write_files, check_files),
     "parts": (write_parts, check_parts),
@@ -232,6 +262,7 @@ WRITERS = {
     "converted": (write_converted, check_converted),
     "merged": (write_merged, check_merged),
     "consolidated": (write_consolidated, check_consolidated),
+    "salvaged in place": (write_salvaged, check_salvaged),
 }
 OTHERS = {"merged": 4, "consolidated": 4}  # power cuts of each kind, beside those after an acknowledgement
 RESTARTS = {"split": 0, "merged": 5, "consolidated": 5, "central": 3, "central in place": 3}  # of them; 0: it refuses

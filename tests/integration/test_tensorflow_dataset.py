@@ -21,7 +21,7 @@ from line_child import LineChild
 
 COUNTS = [70, 0, 1, 97, 32]
 SAMPLES = sum(COUNTS)
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[1] / "support"
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
 

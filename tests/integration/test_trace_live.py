@@ -18,7 +18,7 @@ import pytest
 from holdfast.cli.trace import Watch
 from holdfast.process.fdtrace.recording import Outcome, TraceOptions, record
 from holdfast.process.fdtrace.trace_file import load
-from tests.traced_process import needs_library
+from traced_process import needs_library
 
 pytest.importorskip("textual", reason="needs the Python package textual")
 

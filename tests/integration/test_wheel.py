@@ -18,7 +18,7 @@ def ran(tool: str, *arguments: str | Path) -> str:
 
 def test_a_wheel_for_every_python_passes_tests_where_there_are_no_sources(tmp_path: Path) -> None:
     wheel = Path(ran("wheel.sh", tmp_path, "--no-build-isolation").strip())
-    assert wheel.name.startswith("holdfast-")
+    assert wheel.name.startswith("holdfast_io-")
     assert "-cp311-abi3-linux_" in wheel.name
     said = ran("wheel-test.sh", wheel, "tests/unit/native/test_crc32c.py", "tests/unit/test_import.py")
     assert said.startswith("holdfast ")

@@ -14,6 +14,7 @@ import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -342,6 +343,30 @@ class PartialFile:
         fds, self.fd, self._folder = (self.fd, self._folder), -1, -1
         for fd in fds:
             close_synced(fd)
+
+
+def replace_keeping(new: Path, target: Path, stamp: FileStamp) -> Path:
+    """Replaces `target`, of which `stamp` was taken, by a synced file beside it, and returns its backup.
+
+    That is NAME.corrupt, or NAME.corrupt.1 and so on if the name is taken. A kill leaves the old file or both, also
+    where it comes between the two steps: then the old file has both names, and the next call uses that backup.
+    """
+    for number in count():
+        backup = target.with_name(f"{target.name}.corrupt{f'.{number}' * (number > 0)}")
+        if FileStamp.of(target) != stamp:
+            raise WriteError(f"{target} changed while its replacement was being written; it was not touched")
+        try:
+            os.link(target, backup)
+        except FileExistsError:
+            if not os.path.lexists(backup) or not os.path.samestat(os.lstat(backup), os.stat(target)):
+                continue
+        except OSError as error:
+            raise WriteError(f"cannot make the backup {backup}: {error.strerror}; {target} was not touched") from error
+        break
+    sync_folder(target.parent)  # the backup is durable before the target is replaced
+    os.replace(new, target)
+    sync_name(target)
+    return backup
 
 
 def write_atomically(target: str | os.PathLike[str], data: bytes, *, private: bool = False) -> None:

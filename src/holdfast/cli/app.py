@@ -288,6 +288,7 @@ EXIT_CODES = """\
   2    wrong usage: an option, a schema, or files that do not fit together
   3    cannot read or write: file not found, given twice, permission denied,
        target exists, disk full, …
+  10   doctor: a resource is GROWING; 11: a LEAK; 12: EXHAUSTED
   70   a bug in holdfast
   130  interrupted with Ctrl-C (128 + its number for another signal)"""
 
@@ -328,7 +329,7 @@ class Overview(click.Group):
 
 def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked:
-        click.echo(f"holdfast {__version__} ({_codec_in_use()})")
+        click.echo(f"holdfast {__version__} (distribution holdfast-io; {_codec_in_use()})")
         ctx.exit()
 
 

@@ -44,9 +44,9 @@ With --json the facts are those of the worst process of the tree, `about`:
 
 Several are {"verdict": worst, "targets": [these], "errors": ["…"]}.
 
-Exit codes: 0 all are OK, UNCLEAR or SETTLING; 1 one is GROWING; 2 one has a
-LEAK; 3 one is EXHAUSTED; 4 one could not be inspected (no such process, no
-permission, no process of that name), or wrong usage.
+Exit codes: 0 all are OK, UNCLEAR or SETTLING; 10 one is GROWING; 11 one has a
+LEAK; 12 one is EXHAUSTED; otherwise 3 if one could not be inspected (no such
+process, no permission, no process of that name); 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ import math
 import sys
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 import click
 
@@ -65,18 +64,17 @@ from ..process.doctor.diagnose import MOST_S, Examination, WatchTarget
 from ..process.doctor.model import Verdict
 from ..process.doctor.render import targets_as_dict
 from ..procfs.processes import find_by_name
-from .app import Command, ProcessId, command, describe, seconds_of
+from .app import NO_ACCESS, ProcessId, command, seconds_of, usage_error
 from .console import Screen, Waiting
 
 EXITS = {
     Verdict.OK: 0,
     Verdict.UNCLEAR: 0,
     Verdict.SETTLING: 0,
-    Verdict.GROWING: 1,
-    Verdict.LEAK: 2,
-    Verdict.EXHAUSTED: 3,
+    Verdict.GROWING: 10,
+    Verdict.LEAK: 11,
+    Verdict.EXHAUSTED: 12,
 }
-CANNOT_LOOK = 4
 _AUTO = math.inf
 
 
@@ -86,18 +84,7 @@ def _seconds_or_auto(ctx: click.Context, param: click.Parameter, value: str | No
     return _AUTO if value == "auto" else seconds_of(ctx, param, value)
 
 
-class Doctor(Command):
-    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> click.Context:
-        """Wrong usage must not look like a leak to the script that made the mistake."""
-        as_json = "--json" in args
-        try:
-            return super().make_context(info_name, args, *rest, **extra)
-        except click.UsageError as error:
-            _report_errors([describe(error)[0]], as_json=as_json)
-            raise click.exceptions.Exit(CANNOT_LOOK) from error
-
-
-@command(__doc__, cls=Doctor)
+@command(__doc__)
 @click.argument("pids", nargs=-1, type=ProcessId("for its name write --name"), metavar="[PID]...")
 @click.option(
     "--for",
@@ -109,10 +96,11 @@ class Doctor(Command):
 @click.option("--name", metavar="TEXT", help="Every process whose command line or name contains this.")
 @click.option("--tree/--no-tree", default=True, show_default=True, help="Its descendants too.")
 def doctor(screen: Screen, pids: tuple[int, ...], for_s: float | None, name: str | None, tree: bool) -> int:
+    if not pids and not name:
+        raise usage_error("say which process: its PID, or --name TEXT")
     found = find_by_name(name) if name else []
     if not pids and not found:
-        said = f"no process has {name!r} in its command line" if name else "say which process: its PID, or --name TEXT"
-        return _report_errors([f"doctor: {said} (see `holdfast doctor --help`)"], as_json=screen.as_json)
+        return _report_errors([f"doctor: no process has {name!r} in its command line"], as_json=screen.as_json)
     examination = Examination([*pids, *found], tree=tree, role=name if name and not pids else "process")
     if for_s is None and screen.terminal and screen.talks:
         for_s = _AUTO
@@ -126,7 +114,7 @@ def doctor(screen: Screen, pids: tuple[int, ...], for_s: float | None, name: str
 
 
 def exit_code(targets: Sequence[WatchTarget], errors: Sequence[str]) -> int:
-    return max([EXITS[target.verdict] for target in targets] + [CANNOT_LOOK] * bool(errors))
+    return max([EXITS[target.verdict] for target in targets] + [NO_ACCESS] * bool(errors))
 
 
 def _watch(screen: Screen, examination: Examination, for_s: float) -> None:
@@ -157,4 +145,4 @@ def _report_errors(sentences: Sequence[str], *, as_json: bool) -> int:
         print(f"holdfast: {printable(sentence)}", file=sys.stderr, flush=True)
         if as_json:
             print(json.dumps({"error": sentence}), flush=True)
-    return CANNOT_LOOK
+    return NO_ACCESS

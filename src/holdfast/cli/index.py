@@ -39,7 +39,7 @@ from ..errors import DataError, HoldfastError
 from .app import FINE, command, describe, worst_code
 from .console import Screen, show_repeated, show_rest
 from .parallel_jobs import for_each_file, jobs_option
-from .path_arguments import expand_once, format_of
+from .path_arguments import check_tfrecord, expand_once
 
 _SHOWN = 20
 
@@ -73,7 +73,7 @@ def index(screen: Screen, files: tuple[str, ...], cache: bool, jobs: int) -> int
 
 def _index(place: Place, path: str, /, *, progress: Callable[[int], None] | None) -> Indexed:
     try:
-        format_of(path)  # raises if its name is wrong
+        check_tfrecord(path)
         where, records = make_index(path, place, progress)
     except (HoldfastError, OSError) as error:
         message, code = describe(error)

@@ -9,6 +9,10 @@ HDF5: shows the tree of groups and datasets with shape (+ means resizable),
 type, chunks, filters, size in the file and compression ratio; the attributes;
 and the schema that holdfast reads the file with. No values are read.
 
+Tar: shows samples, the first and the last keys, and for each suffix how many
+members there are and their sizes. The headers and .npy members' types are
+read.
+
 Dataset directory, as hold.write creates it: shows its schema and how many
 parts and rows are committed.
 
@@ -29,7 +33,7 @@ With --json:
    "notes": {}, "first": {"image": {"length": 1650, "hex": "89504e47"},
    "emb": {"length": 128, "values": [0.5, 1.25]}}, "problem": null}]}
 
-  format     null if it is not a TFRecord or cannot be read
+  format     null if it is not of this format or cannot be read
   records    the number of intact records
   schema     null if there are no records or no tf.train.Example messages
   sequence   whether they are tf.train.SequenceExample messages
@@ -54,6 +58,17 @@ For HDF5:
   sources    the number of sources of a virtual dataset
   external   the other files that hold a dataset's values
   no_schema  why the file cannot be read as columns without --schema
+
+For a tar:
+
+  {"path": "a.tar", "format": "tar", "compression": "none", "bytes": 81920,
+   "samples": 20, "members": 40, "keys": ["000", "001", "002", "019"],
+   "suffixes": [{"suffix": "jpg", "members": 20, "bytes": 34040, "min": 310,
+   "median": 1702, "max": 9981}], "schema": {"__key__": "Bytes()",
+   "jpg": "Bytes()"}, "notes": [], "problem": null}
+
+  keys       of the first three samples and of the last
+  notes      samples that lack a suffix, and members of no sample
 
 For a dataset directory:
 
@@ -81,6 +96,7 @@ import click
 import numpy as np
 
 from .._util.text import counted, format_bytes, printable
+from ..data.formats.tar.inspect import TarSurvey, inspect_tar
 from ..data.formats.tfrecord.inspect import Survey, survey_file
 from ..errors import FormatError, HoldfastError
 from ..schema import Column, as_code
@@ -92,9 +108,9 @@ from .path_arguments import expand_once, format_of
 if TYPE_CHECKING:  # h5py is slow to import, and TFRecord files do not need it
     from ..data.formats.hdf5.inspect import HDF5Survey
 
-    AnySurvey: TypeAlias = "Survey | HDF5Survey | RunSurvey"
+    AnySurvey: TypeAlias = "Survey | HDF5Survey | TarSurvey | RunSurvey"
 
-_COMPRESSION = {"none": "uncompressed", "gzip": "GZIP", "zlib": "ZLIB"}
+_COMPRESSION = {"none": "uncompressed", "gzip": "GZIP", "zlib": "ZLIB", "bzip2": "bzip2", "xz": "xz"}
 
 
 @command(__doc__)
@@ -125,17 +141,21 @@ def inspect(screen: Screen, files: tuple[str, ...], only_schema: bool, sample: i
                 _show(screen, survey)
             elif isinstance(survey, RunSurvey):
                 _show_run(screen, survey)
+            elif isinstance(survey, TarSurvey):
+                _show_tar(screen, survey)
             else:
                 _show_hdf5(screen, survey)
         show_repeated(screen, repeated, "shown")
     return worst_code(FOUND if one.readable else NO_ACCESS for one in surveys if _problem(one) is not None)
 
 
-def _survey(file: str, /, *, progress: Callable[[int], None] | None, sample: int) -> Survey | HDF5Survey:
+def _survey(file: str, /, *, progress: Callable[[int], None] | None, sample: int) -> AnySurvey:
     try:
         kind = format_of(file)
     except FormatError as error:
         return Survey(file, problem=error.reason, hint=error.hint)
+    if kind == "tar":
+        return inspect_tar(file, sample, progress)
     if kind != "hdf5":
         return survey_file(file, sample=sample, progress=progress)
     from ..data.formats.hdf5.inspect import inspect_hdf5
@@ -144,7 +164,7 @@ def _survey(file: str, /, *, progress: Callable[[int], None] | None, sample: int
 
 
 def _problem(survey: AnySurvey) -> str | None:
-    if isinstance(survey, (Survey, RunSurvey)):
+    if isinstance(survey, (Survey, TarSurvey, RunSurvey)):
         return survey.problem
     return survey.problems[0] if survey.problems else None
 
@@ -237,7 +257,7 @@ def _show_schemas(screen: Screen, surveys: list[AnySurvey]) -> None:
             screen.print(*(f"\n# {printable(path)}" for path in paths))
         screen.print(f"\nschema = {code}" if code else "# no tf.train.Example messages")
     for survey in surveys:
-        if not isinstance(survey, (Survey, RunSurvey)) and survey.no_schema:
+        if not isinstance(survey, (Survey, TarSurvey, RunSurvey)) and survey.no_schema:
             screen.print(f"# {printable(survey.path)}: not as columns: {printable(survey.no_schema)}")
         if (problem := _problem(survey)) is not None:
             screen.print(f"# {printable(survey.path)}: {printable(problem)}")
@@ -354,6 +374,37 @@ def _show_hdf5_schema(screen: Screen, survey: HDF5Survey) -> None:
         show_schema(screen, survey.code)
     elif survey.no_schema:
         screen.print(f"\n  not as columns: {printable(survey.no_schema)}")
+
+
+# ---- tar
+
+_SHOWN_SUFFIXES = 40
+
+
+def _show_tar(screen: Screen, survey: TarSurvey) -> None:
+    facts = []
+    if survey.compression is not None:
+        keys = ", ".join(survey.keys[:3]) + (f", … {survey.keys[3]}" if len(survey.keys) > 3 else "")
+        facts = [
+            ("format", f"tar, {_COMPRESSION[survey.compression]}"),
+            ("size", format_bytes(survey.bytes)),
+            ("samples", f"{survey.samples:,} of {counted(survey.members, 'member')}"),
+            ("keys", keys),
+        ]
+    facts += [("note" if i == 0 else "", note) for i, note in enumerate(survey.notes[:_SHOWN_SUFFIXES])]
+    facts += [("problem", survey.problem)] if survey.problem is not None else []
+    show_facts(screen, [*facts, ("", survey.hint)] if survey.hint else facts)
+    if survey.suffixes:
+        screen.print()
+        rows = [
+            (f".{name}", f"{members:,}", format_bytes(size), *map(format_bytes, sizes))
+            for name, members, size, *sizes in survey.suffixes[:_SHOWN_SUFFIXES]
+        ]
+        screen.table(["suffix", ">members", ">size", ">smallest", ">median", ">largest"], rows, indent=2)
+        show_rest(screen, len(survey.suffixes) - _SHOWN_SUFFIXES, indent=2)
+    if survey.code:
+        screen.print()
+        show_schema(screen, survey.code)
 
 
 # ---- dataset directories

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..data.formats.base import detect_format
-from ..data.formats.suffixes import Format, format_of_name
-from ..data.loader.sources.discovery import check_unique, find_files, identify
+from ..data.formats.suffixes import TITLES, Format, format_of_name
+from ..data.loader.sources.discovery import check_unique, find_files, find_files_below, identify
 from ..data.writer.directory import SCHEMA_NAME
-from ..errors import InputError
+from ..errors import FormatError, InputError
 
 
 def expand(arguments: Iterable[str]) -> list[str]:
@@ -19,6 +19,13 @@ def expand(arguments: Iterable[str]) -> list[str]:
     listed = [spec.path for spec in find_files(arguments)]
     check_unique((_identity(path), path) for path in listed)
     return listed
+
+
+def expand_below(arguments: Iterable[str]) -> dict[str, str]:
+    """Returns the files as `expand` does, each with its path below the folder that an argument names."""
+    found = find_files_below(arguments)
+    check_unique((_identity(path), path) for path, _ in found)
+    return dict(found)
 
 
 class Expanded(NamedTuple):
@@ -62,6 +69,14 @@ def format_of(path: str) -> Format:
         return detect_format(path)
     except InputError:
         return format_of_name(path) or "tfrecord"  # opening it later reports the error
+
+
+def check_tfrecord(path: str) -> None:
+    """Raises a FormatError for a file of another format, or of another than its name says."""
+    kind = format_of(path)
+    if kind != "tfrecord" and os.path.isfile(path):
+        hint = "`holdfast convert` makes one of it; hold.read indexes HDF5 and tar by itself"
+        raise FormatError(path, None, None, f"expected TFRecord, this is {TITLES[kind]}", hint)
 
 
 def is_run(path: str) -> bool:

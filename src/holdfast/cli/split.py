@@ -40,7 +40,7 @@ from ..data.rewrite.targets import MOST_SHARDS
 from .app import COMPRESSION, FINE, command, size_of, usage_error
 from .console import Screen, bar_for, show_files
 from .parallel_jobs import jobs_option, total_bytes
-from .path_arguments import expand, format_of
+from .path_arguments import check_tfrecord, expand
 
 
 @command(__doc__)
@@ -65,7 +65,7 @@ def split(
         raise usage_error("expected either the number of files (-n) or their size (--size)")
     paths = expand(files)
     for path in paths:
-        format_of(path)  # raises if its name is wrong
+        check_tfrecord(path)
     with bar_for(screen, f"splitting {counted(len(paths), 'file')}", total_bytes(paths)) as bar:
         try:
             entries = split_files(

@@ -16,7 +16,7 @@ Example:
   holdfast top --once
 
 --once and --json show one frame, and need no more than holdfast itself; the
-live view needs textual: pip install 'holdfast[ui]'.
+live view needs textual: pip install 'holdfast-io[ui]'.
 
 With --json (unlimited and unknown are null):
 
@@ -41,7 +41,7 @@ from ..procfs.processes import find_by_name
 from .app import FINE, command, seconds_of, usage_error
 from .console import Screen
 
-_NO_UI = "the live view needs textual: pip install 'holdfast[ui]'; `holdfast top --once` shows one frame without it"
+_NO_UI = "the live view needs textual: pip install 'holdfast-io[ui]'; `holdfast top --once` shows one frame without it"
 
 
 @command(__doc__)

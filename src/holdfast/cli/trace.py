@@ -206,7 +206,7 @@ def _live(name: str, work: Work, *, kills: bool) -> Outcome:
     try:
         from .trace_tui import TraceApp
     except ImportError as error:
-        raise InputError(f"the live view needs {error.name}: pip install 'holdfast[ui]'") from error
+        raise InputError(f"the live view needs {error.name}: pip install 'holdfast-io[ui]'") from error
     app = TraceApp(name, work, kills=kills)
     with _on_signals(app.end):
         app.run()

@@ -24,9 +24,9 @@ duplicate parts, leftovers of dead writers, and writers at work.
 Consolidated file: checks its size and checksum against the manifest of its
 dataset directory, which is --run, or is looked for in the directory of FILE.
 
-An intact file without records, or with at most half or at least twice as many
-as the files beside it (of HDF5: bytes), is named as suspicious; the exit code
-stays 0.
+An intact file without records (samples, rows), or with at most half or at
+least twice as many of them, or as many bytes, as the files beside it, is named
+as suspicious; the exit code stays 0.
 
 All files are checked before the report is printed; nothing is written.
 
@@ -78,6 +78,7 @@ differs from its manifest; 3 a file cannot be read (and none is corrupt).
 from __future__ import annotations
 
 import os
+import shlex
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -136,8 +137,7 @@ def verify(screen: Screen, files: tuple[str, ...], source: str | None, jobs: int
             _show_run(screen, run)
     for hint in dict.fromkeys(report.hint.replace(report.path, "FILE") for report in bad if report.hint):
         screen.print(f"{hint}.")
-    if sum("holdfast salvage" in report.hint for report in bad) > 1:
-        screen.print("`holdfast salvage FOLDER/ OUT/ --only-corrupt` does so for all corrupt files of a folder.")
+    _show_salvage(screen, files, sum("holdfast salvage" in report.hint for report in bad))
     _show_notes(screen, reports)
     for note in odd[:_SHOWN_NOTES]:
         screen.print(f"Suspicious: {printable(note)}.")
@@ -186,6 +186,15 @@ def _show(screen: Screen, report: AnyReport) -> None:
     show_problems(screen, report.problems, inline=isinstance(report, TarReport))
 
 
+def _show_salvage(screen: Screen, files: Sequence[str], count: int) -> None:
+    """Shows the command for many corrupt files, or for a folder, as it was given."""
+    folders = [shlex.quote(os.path.join(file, "")) for file in files if os.path.isdir(file)]
+    if count > 1 or (count and folders):
+        given = printable(" ".join(folders)) or "FILE..."
+        screen.print(f"`holdfast salvage {given} OUT/ --only-corrupt` does so for all corrupt files;")
+        screen.print(f"`holdfast salvage {given} --in-place` replaces them, and keeps each as FILE.corrupt.")
+
+
 def _show_notes(screen: Screen, reports: list[AnyReport]) -> None:
     """Prints each note once, with its files unless it concerns all of them."""
     files: dict[str, list[str]] = {}
@@ -205,25 +214,29 @@ _FEW = 10  # one file in so many may differ; where more do, the files simply var
 def suspicious(reports: Sequence[AnyReport]) -> list[str]:
     """Returns notes on intact files that hold nothing, or at most half or at least twice as much as their siblings.
 
-    Siblings are files of one format in one folder. Records or samples are compared; of HDF5 files, bytes.
+    Siblings are files of one format in one folder. Records, samples or rows are compared, and bytes.
     """
     notes = []
-    siblings: dict[tuple[str, type], list[tuple[str, int, str]]] = {}
+    siblings: dict[tuple[str, type, int], list[tuple[str, int, str]]] = {}
     for report in reports:
         if not report.ok:
             continue
         count, unit = _content(report)
         if not count:
             notes.append(f"{report.path} is intact, but has no {unit}s")
-        else:
-            siblings.setdefault((os.path.dirname(report.path), type(report)), []).append((report.path, count, unit))
+            continue
+        for which, what in enumerate(((count, unit), (report.bytes, "byte"))):
+            key = os.path.dirname(report.path), type(report), which
+            siblings.setdefault(key, []).append((report.path, *what))
+    odd: dict[str, str] = {}  # by file: its count, or else its size
     for files in siblings.values():
         middle = statistics.median(count for _, count, _ in files)
-        odd = [one for one in files if not middle / 2 < one[1] < middle * 2]
-        if len(files) >= _FEWEST_SIBLINGS and len(odd) <= max(1, len(files) // _FEW):
+        outliers = [one for one in files if not middle / 2 < one[1] < middle * 2]
+        if len(files) >= _FEWEST_SIBLINGS and len(outliers) <= max(1, len(files) // _FEW):
             more = f"the median of the {len(files):,} files beside it is {middle:,.0f}"
-            notes += [f"{path} has {counted(count, unit)}, {more}" for path, count, unit in odd]
-    return notes
+            for path, count, unit in outliers:
+                odd.setdefault(path, f"{path} has {counted(count, unit)}, {more}")
+    return [*notes, *odd.values()]
 
 
 def _content(report: AnyReport) -> tuple[int, str]:
@@ -231,7 +244,7 @@ def _content(report: AnyReport) -> tuple[int, str]:
         return report.records, "record"
     if isinstance(report, TarReport):
         return report.samples, "sample"
-    return (report.bytes, "byte") if report.datasets else (0, "dataset")
+    return (report.rows, "row") if report.datasets else (0, "dataset")
 
 
 def _summary(reports: list[AnyReport], bad: list[AnyReport]) -> str:
@@ -307,7 +320,7 @@ def _check_manifest(file: str, run: str | None) -> str | None:
     may also name the file as it was called before it was moved.
     """
     from .._native.checksum import crc32c_of_file
-    from ..data.writer.consolidate import read_manifests
+    from ..data.formats.parts_manifest import read_manifests
 
     here = os.path.dirname(os.path.abspath(file))
     for folder in runs_in(here) if run is None else [run]:

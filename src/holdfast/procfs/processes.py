@@ -90,8 +90,13 @@ def read_status(procfs: ProcFS, pid: int) -> dict[str, str]:
 
 def read_cpu_s(procfs: ProcFS, pid: int) -> float:
     """Reads the CPU time that a process has used, user and system; 0 if it cannot be read."""
+    return read_cpu_and_faults(procfs, pid)[0]
+
+
+def read_cpu_and_faults(procfs: ProcFS, pid: int) -> tuple[float, int]:
+    """Reads the CPU time of a process and the number of its page faults: how often it touched memory new to it."""
     words = (read_or_none(procfs, f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / _TICKS_PER_S if len(words) > 12 else 0.0
+    return ((int(words[11]) + int(words[12])) / _TICKS_PER_S, int(words[7])) if len(words) > 12 else (0.0, 0)
 
 
 def read_process(procfs: ProcFS, pid: int) -> Process | None:

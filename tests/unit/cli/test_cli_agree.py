@@ -61,7 +61,7 @@ TABLE: dict[str, tuple[list[str], tuple[int, str], dict[str, tuple[int, str]]]] 
     "HDF5 files that are packed and not": (
         ["a.h5", "b.h5"],
         (0, ""),
-        dict.fromkeys(["index", "split"], (1, "not a TFRecord: this looks like an HDF5 file")),
+        dict.fromkeys(["index", "split"], (1, "expected TFRecord, this is HDF5")),
     ),
 }
 

@@ -28,7 +28,7 @@ def test_there_are_no_other_commands() -> None:
 
 def test_the_exit_codes_are_the_documented_ones() -> None:
     listed = [line.split()[0] for line in EXIT_CODES.splitlines() if line[2:3].isdigit()]
-    assert listed == ["0", "1", "2", "3", "70", "130"]
+    assert listed == ["0", "1", "2", "3", "10", "70", "130"]
 
 
 def test_the_overview_and_the_version_load_neither_numpy_nor_rich() -> None:
@@ -51,9 +51,9 @@ main(["--version"])
 @pytest.mark.parametrize(
     ("choice", "shown"),
     [
-        ("", "(pure Python codec: there was no compiler at installation; slower, same results)"),
-        ("0", "(pure Python codec: selected by HOLDFAST_NATIVE=0; slower, same results)"),
-        ("1", "(no codec: HOLDFAST_NATIVE=1 requires the compiled one, and "),
+        ("", "; pure Python codec: there was no compiler at installation; slower, same results)"),
+        ("0", "; pure Python codec: selected by HOLDFAST_NATIVE=0; slower, same results)"),
+        ("1", "; no codec: HOLDFAST_NATIVE=1 requires the compiled one, and "),
     ],
 )
 def test_the_version_without_a_compiled_codec(choice: str, shown: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import capacity
+from holdfast.process import capacity
 from holdfast.process.capacity import BASE_FDS, CapacityRequest, Requirement, Sharing, SystemLimits, adjust, make_plan
 from holdfast.procfs.limits import Limit
 

@@ -7,10 +7,10 @@ import os
 import resource
 
 import pytest
+from unit.procfs.fake_proc import FakeProc, FakeStat
 
 from holdfast.process.capacity import parse_cpu_max, read_limits
 from holdfast.procfs.limits import number_after
-from unit.procfs.fake_proc import FakeProc, FakeStat
 
 LIMITS = """Limit                     Soft Limit           Hard Limit           Units
 Max processes             500                  unlimited            processes

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.procfs.processes import MANY_FDS, find_busy, find_by_name, roots_of
 from unit.procfs.fake_proc import FakeProc, FakeStat
+
+from holdfast.procfs.processes import MANY_FDS, find_busy, find_by_name, roots_of
 
 
 def machine() -> FakeProc:

@@ -14,6 +14,7 @@ from ..._util.text import parse_bytes
 from ...errors import InputError
 from ...schema import Column, check_schema
 from ..formats.base import GivenSchema
+from ..formats.parts_manifest import check_not_only_copy
 from ..formats.tfrecord.manifest import FileEntry, find_manifest
 from .column_mapping import choose_columns, must_infer
 from .engine import OutputOptions, verify_targets, write_targets
@@ -74,6 +75,8 @@ def convert(
         raise InputError("expected at least one file to convert")
     outputs = name.existing_shards() if options.many else [name.name]  # of any number: it may not be known yet
     check_not_input([source.path for source in sources], [name.folder / one for one in outputs])
+    if overwrite:
+        check_not_only_copy([source.path for source in sources], [name.folder / one for one in outputs])
     if options.shard_bytes is None:
         _check_targets(options, options.names(options.shards or 1), overwrite)
     if name.kind == "tfrecord" and options.many:

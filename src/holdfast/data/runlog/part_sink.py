@@ -13,8 +13,8 @@ from ...errors import HoldfastError, InputError, MissingFileError, SchemaError, 
 from ...schema import Column, Int64, first_difference
 from ..formats.hdf5.schema_layout import check_keys
 from ..formats.part_record import PartRecord
+from ..formats.parts_manifest import read_manifests
 from ..loader.dataset import read
-from ..writer.consolidate import read_manifests
 from ..writer.dataset_writer import DatasetWriter, write
 from ..writer.directory import Format
 from ..writer.remote.remote_dataset import RemoteDatasetWriter

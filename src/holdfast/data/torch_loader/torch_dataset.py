@@ -43,6 +43,9 @@ class RaggedTensor(NamedTuple):
         return [_rows(self.values, start, stop) for start, stop in pairwise(ends)]
 
 
+RaggedTensor.__module__ = "holdfast.torch"  # a NamedTuple takes no such line in its body
+
+
 def _rows(values: Any, start: int, stop: int) -> Any:
     if not isinstance(values, RaggedTensor):
         return values[start:stop]
@@ -105,6 +108,8 @@ class TorchSamples(torch.utils.data.Dataset[Any]):
     It works with any number of workers, started in any way: files are opened in the process that reads them.
     """
 
+    __module__ = "holdfast.torch"
+
     def __init__(self, dataset: Dataset) -> None:
         dataset._check_indexing("torch_map()")
         self.dataset = dataset
@@ -140,6 +145,8 @@ class TorchDataset(IterableDataset[Any]):
     also reaches persistent workers. A pass is counted when iter() is called: two loaders over one TorchDataset read
     different epochs. Each `ds.torch()` has a count of its own.
     """
+
+    __module__ = "holdfast.torch"
 
     def __init__(self, dataset: Dataset, epoch: int = 0) -> None:
         as_int("epoch", epoch, 0)

@@ -22,6 +22,7 @@ from ..._util.atomic import NO_HARD_LINKS, sync_file, sync_folder
 from ..._util.failpoints import failpoint
 from ...errors import InputError, TargetExistsError, WriteError
 from ..formats.part_record import PartRecord, missing_data
+from ..formats.parts_manifest import read_manifests
 from .directory import claim_name, data_name, find_committed, list_names, next_attempt, record_name
 from .workspace import Workspace
 
@@ -193,8 +194,6 @@ class LocalLocation(NamedTuple):
 
     def _is_merged(self, task: str) -> bool:
         """Returns whether its part was consolidated and deleted. The consolidated file may be elsewhere by now."""
-        from .consolidate import read_manifests
-
         merged = (one for one in read_manifests(self.folder) if one.delete_parts)
         return any(part.task == task for one in merged for part in one.parts)
 

@@ -1,25 +1,21 @@
 """Consolidates all committed parts to one file, or to one virtual view.
 
-The file is verified against the parts' records before it gets its name. `manifest/NNNNNN.json` lists its parts. A
-manifest is created just before its file gets its name, and never changed. So a manifest is valid only if the file
-exists with that size; the valid one with the highest number is current.
+The file is verified against the parts' records before it gets its name, and a manifest lists its parts.
 """
 
 from __future__ import annotations
 
-import builtins
-import json
 import os
-import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from ..._native.checksum import crc32c_of_file, json_crc32c
+from ..._native.checksum import crc32c_of_file
 from ..._util.atomic import check_absent, sync_folder
+from ..._util.failpoints import failpoint
 from ..._util.text import natural_key
 from ...errors import (
     CorruptError,
@@ -27,7 +23,6 @@ from ...errors import (
     HoldfastError,
     InputError,
     SchemaError,
-    TargetExistsError,
     WriteError,
     cannot_open,
 )
@@ -35,6 +30,13 @@ from ...schema import Column, first_difference, schema_digest
 from ..formats.base import open_shard
 from ..formats.hdf5.merge.merge_files import MergedDataset, MergedHDF5, merge_hdf5, plan_hdf5
 from ..formats.part_record import PartRecord, order_of_part
+from ..formats.parts_manifest import (
+    ManifestPart,
+    PartsManifest,
+    check_not_only_copy,
+    latest_manifest,
+    manifest_numbers,
+)
 from ..formats.tfrecord.merge import merge_files
 from .directory import SUFFIXES, read_schemas, record_name
 from .workspace import Workspace
@@ -63,52 +65,13 @@ def exact_order(records: list[PartRecord]) -> list[PartRows]:
     return [rows_of_part for *_, rows_of_part in sorted(keyed)]
 
 
-_VERSION = 1
-_NAME = re.compile(r"(\d{6,})\.json")
-
-
-class ManifestPart(NamedTuple):
-    task: str
-    attempt: int
-    rows: int
-    bytes: int
-    crc32c: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartsManifest:
-    """Describes a consolidated file. `output` is its path; `delete_parts` tells whether its parts were deleted."""
-
-    number: int
-    output: str
-    format: str
-    order: str
-    rows: int
-    bytes: int
-    crc32c: int
-    delete_parts: bool
-    parts: list[ManifestPart]
-
-    def to_json(self) -> builtins.bytes:
-        content = {"holdfast_manifest": _VERSION, **asdict(self), "parts": [part._asdict() for part in self.parts]}
-        return json.dumps({**content, "manifest_crc32c": json_crc32c(content)}, indent=1).encode() + b"\n"
-
-    @property
-    def holds(self) -> bool:
-        """Whether the file exists with that size. Checking its checksum would need to read all of it."""
-        try:
-            return os.path.getsize(self.output) == self.bytes
-        except OSError:
-            return False
-
-
 def write_manifest(folder: Path, facts: dict[str, Any]) -> PartsManifest:
     """Writes a manifest under the first free number. Other processes may do so at the same time."""
     there = folder / "manifest"
     workspace = Workspace(folder / "tmp", "manifest")
     try:
         while True:
-            manifest = PartsManifest(number=max(_numbers(there), default=0) + 1, **facts)
+            manifest = PartsManifest(number=max(manifest_numbers(there), default=0) + 1, **facts)
             draft = workspace.path(f"{manifest.number:06d}.json")
             with open(draft, "xb") as file:
                 file.write(manifest.to_json())
@@ -125,41 +88,6 @@ def write_manifest(folder: Path, facts: dict[str, Any]) -> PartsManifest:
         raise WriteError(f"cannot write into {there}: {error.strerror}") from error
     finally:
         workspace.close()
-
-
-def read_manifests(folder: Path) -> list[PartsManifest]:
-    """Returns all valid manifests, the lowest number first."""
-    found = [_read(folder / "manifest" / f"{number:06d}.json") for number in sorted(_numbers(folder / "manifest"))]
-    return [manifest for manifest in found if manifest is not None]
-
-
-def latest_manifest(folder: Path) -> PartsManifest | None:
-    """Returns the manifest with the highest number whose file exists."""
-    return next((manifest for manifest in reversed(read_manifests(folder)) if manifest.holds), None)
-
-
-def deleted_parts(folder: Path) -> dict[str, PartsManifest]:
-    """Returns the tasks whose parts were deleted after consolidation, with the manifest that says so."""
-    return {part.task: one for one in read_manifests(folder) if one.delete_parts and one.holds for part in one.parts}
-
-
-def _numbers(there: Path) -> list[int]:
-    try:
-        return [int(found[1]) for name in os.listdir(there) if (found := _NAME.fullmatch(name))]
-    except OSError:
-        return []
-
-
-def _read(path: Path) -> PartsManifest | None:
-    try:
-        content = json.loads(path.read_bytes())
-        crc = content.pop("manifest_crc32c")
-        if content["holdfast_manifest"] != _VERSION or crc != json_crc32c(content):
-            return None
-        del content["holdfast_manifest"]
-        return PartsManifest(**content | {"parts": [ManifestPart(**part) for part in content["parts"]]})
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return None
 
 
 def make_view(sources: Sources, target: Path, *, overwrite: bool) -> MergedHDF5:
@@ -305,20 +233,12 @@ class _Consolidation:
 
     def run(self) -> Consolidated:
         sources = self._sources
-        self._check_not_only_copy()
+        if self._overwrite:
+            check_not_only_copy(sources.paths, [self._target])
         made = self._hdf5() if sources.format == "hdf5" else self._tfrecord()
         if self._delete:
             self._delete_parts(made)
         return made
-
-    def _check_not_only_copy(self) -> None:
-        """Refuses to replace a file that holds the only copy of deleted parts."""
-        there = {(record.task, record.attempt) for record in self._sources.records}
-        for one in read_manifests(self._sources.folder):
-            gone = [part for part in one.parts if (part.task, part.attempt) not in there]
-            if gone and one.delete_parts and one.holds and _same_file(one.output, self._target):
-                text = f"it has the only copy of {len(gone):,} deleted parts, such as {gone[0].task!r}"
-                raise TargetExistsError(f"{self._target} is not replaced: {text}; name another file")
 
     def _result(self, size: int, crc: int, merged: MergedHDF5 | None = None) -> Consolidated:
         sources = self._sources
@@ -430,11 +350,8 @@ class _Consolidation:
             # The record first: data without a record are ignored, a record without data looks like a loss.
             (parts / record_name(record.task, record.attempt)).unlink(missing_ok=True)
             (parts / record.file).unlink(missing_ok=True)
+            failpoint("part-deleted")
         sync_folder(parts)
-
-
-def _same_file(one: str, other: Path) -> bool:
-    return os.path.exists(other) and os.path.samefile(one, other)
 
 
 def _check_file(path: Path, record: PartRecord) -> None:

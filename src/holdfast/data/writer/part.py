@@ -134,8 +134,11 @@ class Part:
         self._workspace = self._location.workspace(self.task)
         try:
             self._file = make_file(self._workspace, self._schema, self._kind, self._chunk_rows, self._codec)
+            self._workspace.reserve(self.task)
             failpoint("file-made")
         except BaseException:
+            if self._file is not None:
+                self._file.discard()
             self._workspace.close()
             raise
         call_after_fork(self)
@@ -159,6 +162,7 @@ class Part:
         try:
             self._flush()
             made = Attempt(self._workspace, self.task, self._attempt, self._kind, schema_digest(self._schema))
+            self._workspace.release_reserve()
             self.record = self._location.commit(made, self._file)
         except BaseException:
             self._fail()

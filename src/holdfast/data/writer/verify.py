@@ -15,8 +15,8 @@ from ...errors import DataError, HoldfastError, InputError
 from ...schema import Column
 from ..formats.base import open_shard
 from ..formats.part_record import PartRecord, parse_record
+from ..formats.parts_manifest import deleted_parts
 from .commit import LocalLocation
-from .consolidate import deleted_parts
 from .directory import claim_name, claims_in, list_names, parse_name, records_in, unrecorded_in
 from .part import Location
 from .workspace import dead_workspace, workspaces

@@ -25,14 +25,19 @@ NO_LOCK = "no lock"
 _LOCK = "lock"
 _HOST = re.sub(r"[^A-Za-z0-9_.-]", "_", socket.gethostname())[:40]
 _TRIES = 100
+_COMMIT_FDS = 2  # of the data and of the record, which are synced together
 _QUIET_S = 24 * 3600
 
 
 class Workspace:
-    """A locked directory. `close` removes it; `detach` only releases the lock."""
+    """A locked directory. `close` removes it; `detach` only releases the lock.
+
+    `reserve` keeps the descriptors that a commit will need, until `release_reserve`.
+    """
 
     def __init__(self, tmp: Path, task: str) -> None:
         self.fd, self._pid = -1, os.getpid()
+        self._reserve: list[int] = []
         for _ in range(_TRIES):
             self.folder = tmp / f"{_HOST}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
             try:
@@ -57,10 +62,25 @@ class Workspace:
         """Writes a line for cleaning up: first the task, then the name that the data are about to get."""
         os.write(self.fd, f"{text}\n".encode())
 
+    def reserve(self, task: str) -> None:
+        try:
+            while len(self._reserve) < _COMMIT_FDS:
+                self._reserve.append(os.dup(self.fd))
+        except OSError as error:
+            text = f"its commit needs {_COMMIT_FDS} free descriptors: {error.strerror}"
+            raise WriteError(
+                f"cannot open a part of task {task!r}: {text}; commit other parts first, or raise `ulimit -n`"
+            ) from error
+
+    def release_reserve(self) -> None:
+        while self._reserve:
+            close_synced(self._reserve.pop())
+
     def path(self, name: str) -> Path:
         return self.folder / name
 
     def detach(self) -> None:
+        self.release_reserve()
         fd, self.fd = (
             self.fd,
             -1,

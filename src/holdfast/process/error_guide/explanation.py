@@ -40,6 +40,8 @@ class Explanation:
     remedy         holdfast code that avoids it: two lines of `code`, and the `page` about it; None if there is none
     """
 
+    __module__ = "holdfast"
+
     name: str
     title: str
     errno: int | None = None

@@ -328,7 +328,7 @@ RULES = (
         facts=(Fact.HEAD, Fact.DISK),
         advice=(
             "Compare size and checksum with the source, and copy the file again.",
-            "`holdfast verify FILE` lists what is damaged in tar shards; `holdfast salvage FILE OUT` keeps the rest.",
+            "`holdfast verify FILE` says where a tar shard is damaged; `tar -xf FILE` unpacks the members before that.",
             "Write under a temporary name and rename after closing, so that no reader sees half a file.",
         ),
         remedy=READ_AROUND,

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import shutil
 import time
 import tokenize
 from collections import defaultdict, deque
@@ -45,6 +46,7 @@ _LIBRARY = "/_fdtrace.abi3.so"
 _TRIES, _TRY_S = 4, 0.02
 _SCAN_S = 0.02  # where a look at all processes takes longer, it is taken less often
 _NAMED = 5
+_MOST_STARTED = 10_000
 _MOST_SOURCE_BYTES = 16 << 20
 _ERRNOS = frozenset(map(str, errno.errorcode))
 
@@ -87,6 +89,8 @@ class Collector:
         self.samples: list[tuple[float, Path, int, int]] = []  # time, log, stack, live descriptors
         self._ticks = 0
         self.untraced: dict[int, str] = {}  # processes without a log that were seen, and their commands
+        self._started: dict[tuple[int, int], str] = {}  # commands of programs that have ended, by process and time
+        self._last_start: dict[int, int] = {}  # of the logs of each process
         self._is_partial = False  # recorded by Python alone
         self._scan_s = 0.0
         self.interval_s = _QUICK_S
@@ -113,6 +117,8 @@ class Collector:
         for path in paths:
             pid, start_ns = _image_of(path)
             last[pid] = max(last.get(pid, 0), start_ns)
+        self._last_start |= last
+        self._take_notes()
         for path in paths:
             watched = self._watched.setdefault(path, _Watched(path))
             if watched.is_gone:
@@ -155,6 +161,46 @@ class Collector:
                 words = (read_or_none(REAL, f"/proc/{pid}/cmdline") or "").rstrip("\0").split("\0")
                 self.untraced[pid] = " ".join(words)[:200] or "?"
         self._scan_s = time.monotonic() - began
+
+    def _take_notes(self) -> None:
+        """Takes the notes of programs that were started and have ended. Those that have a log are of no interest."""
+        for path in self._folder.glob("exec.*"):
+            match = re.fullmatch(r"exec\.([0-9]+)\.([0-9]+)", path.name)
+            if not match or is_alive(int(match[1])):  # one that is alive removes its note if it cannot be started
+                continue
+            with suppress(OSError):
+                self._started[int(match[1]), int(match[2])] = os.readlink(path)
+                path.unlink()
+        if not self._started:
+            return
+        # A log is made before its process ends, so it was in the list that was made before, or is there now.
+        for path in self._folder.glob("fd.*.log"):
+            pid, start_ns = _image_of(path)
+            self._last_start[pid] = max(self._last_start.get(pid, 0), start_ns)
+        lost = {path.name.split(".")[1] for path in self._folder.glob("lost.*.*")}
+        self._started = {
+            (pid, before): text
+            for (pid, before), text in list(self._started.items())[:_MOST_STARTED]
+            if self._last_start.get(pid, 0) < before and str(pid) not in lost
+        }
+
+    def find_bare(self) -> dict[int, tuple[str, str]]:
+        """Returns the processes that ran without the library, with command and reason: those that a traced process
+        started, however soon they ended, and those that were seen."""
+        self._take_notes()
+        found = {pid: (command, "") for pid, command in self.untraced.items()}
+        notes = [(pid, text) for (pid, _), text in sorted(self._started.items(), key=lambda note: note[0][1])]
+        for path in self._folder.glob("exec.*.*"):  # of what is alive
+            pid = path.name.split(".")[1]
+            if pid.isdecimal() and _is_bare(int(pid)):
+                with suppress(OSError):
+                    notes.append((int(pid), os.readlink(path)))
+        for number, text in notes:
+            why, _, command = text.partition(" ")
+            # Without a number: the shell of system(), which may have been seen.
+            if number or not any(command.endswith(seen) for seen in self.untraced.values()):
+                found[number] = (self.untraced.get(number, command), _reason(why, command))
+        return found
 
     def _fold(self, watched: _Watched, image: Image) -> None:
         """Keeps the log of an ended process, and what it wrote beside it, and removes them."""
@@ -245,6 +291,37 @@ def _is_bare(pid: int) -> bool:
             return False
         time.sleep(_TRY_S)
     return True
+
+
+def _reason(why: str, command: str) -> str:
+    """Says why the dynamic loader did not load the library into a program, "" if that cannot be told."""
+    if why == "env":
+        return "; the tracing library is not in its LD_PRELOAD"
+    path = shutil.which(command.partition(" ")[0])
+    try:
+        mode = os.stat(path or "").st_mode
+    except OSError:
+        return ""
+    return "; setuid or setgid" if mode & 0o6000 else "; statically linked" if is_static(path or "") else ""
+
+
+def is_static(path: str) -> bool:
+    """Returns whether an ELF program has no dynamic loader (PT_INTERP)."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(64)
+            if head[:5] != b"\x7fELF\x02":
+                return False
+            at, size, count = (
+                int.from_bytes(head[32:40], "little"),
+                int.from_bytes(head[54:56], "little"),
+                int.from_bytes(head[56:58], "little"),
+            )
+            file.seek(at)
+            table = file.read(size * count)
+    except OSError:
+        return False
+    return not any(int.from_bytes(table[i * size : i * size + 4], "little") == 3 for i in range(count))
 
 
 def _look_at_descriptors(watched: _Watched, image: Image) -> None:
@@ -343,8 +420,9 @@ def assemble(
     found_warnings = [*warnings, *problems, *_warnings(folder, ordered)]
     if exit_code is not None:
         found_warnings += _background(folder, processes)
-    if collector.untraced:
-        named = [f"{pid} ({name[:80]})" for pid, name in collector.untraced.items()]
+    untraced = collector.find_bare()
+    if untraced:
+        named = [f"{pid or '?'} ({command[:80]}{why})" for pid, (command, why) in untraced.items()]
         more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
         found_warnings.append(
             f"not traced: process {', '.join(named[:_NAMED])}{more}, started without the tracing library (another "
@@ -369,7 +447,7 @@ def assemble(
         counts=_joined(counts, trace_file.COUNTS),
         samples=samples,
         no_reuse=options.no_reuse,
-        untraced=tuple(collector.untraced.items()),
+        untraced=tuple((pid, command) for pid, (command, _) in untraced.items()),
     )
 
 

@@ -24,7 +24,7 @@ _WHAT = {
     BIRTH_UNSEEN: "closed, opened unseen",
     FOUND: "open before",
 }
-_PRIVATE = re.compile(r"^<frozen importlib|/(linecache|tokenize)\.py$")
+_PRIVATE = re.compile(r"^<frozen (importlib|getpath)|/(linecache|tokenize)\.py$")
 _SHUTDOWN = SourceFrame("(the interpreter's shutdown)", 0, "")
 _COLLECTOR = SourceFrame("(the garbage collector)", 0, "")
 
@@ -241,7 +241,8 @@ class Lives:
         if birth is None:
             return False
         for frame in self.trace.frames_of(int(self.events["stack"][birth.at])):
-            if is_own(frame.file) or _PRIVATE.search(frame.file):
+            is_traceback = frame.function.endswith("invoke_excepthook") and frame.file.endswith("/threading.py")
+            if is_traceback or is_own(frame.file) or _PRIVATE.search(frame.file):
                 return True
             if not is_library(frame.file):
                 return False

@@ -6,6 +6,7 @@ A daemon closes all numbers that it might have, and other code asks with fstat w
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,7 +21,9 @@ _ASKS = ("fcntl", "dup", "fstat")
 # Calls on -1, the number of a socket object that was closed.
 _OF_SOCKETS = re.compile(r"send|recv|accept|connect|bind|listen|setsockopt|read|write")
 # Functions of the standard library that try, and go on if the number is closed: (file, function).
-_TOLERANT = {("selectors.py", "unregister"), ("socketserver.py", "shutdown_request")}
+_TOLERANT = {("selectors.py", "unregister"), ("socketserver.py", "shutdown_request"), ("socket.py", "__repr__")}
+# What a line that calls fstat wants to have, beside the answer.
+_OPENS = re.compile(r"open\(|FileIO\(|map\(|socket\(|fromfile\(")
 
 
 def _is_tolerant(acting: Sequence[SourceFrame]) -> bool:
@@ -49,7 +52,7 @@ class EbadfCalls:
 
     def accuse(self, bad: np.ndarray, deadly: int) -> np.ndarray:
         """Returns for each failed call whether it is a mistake of Python code."""
-        loops = self._closing_loops()
+        loops = self._closing_loops() | self._sweeps(bad)
         known: dict[tuple[int, int, bool], bool] = {}
         found = np.zeros(len(bad), bool)
         for at, index in enumerate(bad.tolist()):
@@ -70,7 +73,26 @@ class EbadfCalls:
             return call not in _ASKS and bool(self._events["fd"][index] >= 0)
         if self._events["fd"][index] < 0:
             return bool(_OF_SOCKETS.match(call)) and not _is_tolerant(acting)
-        return not (call == "fstat" and "stat(" in acting[0].text) and not _is_tolerant(acting)
+        return not self._only_asks(call, acting[0].text) and not _is_tolerant(acting)
+
+    @staticmethod
+    def _only_asks(call: str, line: str) -> bool:
+        """Returns whether a line only asks whether a number is open, which is no mistake if the program goes on."""
+        return (call == "fstat" and bool(line) and not _OPENS.search(line)) or (call == "fcntl" and "F_GETFL" in line)
+
+    def _sweeps(self, bad: np.ndarray) -> set[int]:
+        """Returns the calls of lines that close or ask for many numbers that were never open, in any order."""
+        events = self._events
+        calls: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for index in bad.tolist():
+            if IS_CLOSE.search(self._lives.call(index)) or self._lives.call(index) in _ASKS:
+                calls[int(events["process"][index]), int(events["stack"][index])].append(index)
+        found: set[int] = set()
+        for indices in calls.values():
+            never = events["fd"][indices][events["gen"][indices] == 0]
+            if len(np.unique(never[never >= 0])) >= _LEAST_LOOP:
+                found.update(indices)
+        return found
 
     def _closing_loops(self) -> set[int]:
         """Returns the closes of loops over numbers of which some were never open: they forget nothing."""

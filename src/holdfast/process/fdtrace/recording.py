@@ -21,7 +21,7 @@ from typing import IO, Self
 from ...errors import InputError, TraceUnavailableError
 from ...procfs.processes import read_status
 from ...procfs.procfs import REAL
-from .collector import Collector, assemble
+from .collector import Collector, assemble, is_static
 from .log_format import EBADF, NATIVE, NO_REUSE
 from .partial import MISSES
 from .trace_file import Trace
@@ -215,29 +215,10 @@ def check_command(command: Sequence[str]) -> None:
         raise TraceUnavailableError(
             f"{found} is setuid: the system does not load other libraries into it. Trace the program that it starts"
         )
-    if has_library() and _is_static(path):
+    if has_library() and is_static(path):
         raise TraceUnavailableError(
             f"{found} is statically linked: no library can be loaded into it. Trace a dynamically linked build"
         )
-
-
-def _is_static(path: str) -> bool:
-    """Returns whether an ELF program has no dynamic loader (PT_INTERP)."""
-    try:
-        with open(path, "rb") as file:
-            head = file.read(64)
-            if head[:5] != b"\x7fELF\x02":
-                return False
-            at, size, count = (
-                int.from_bytes(head[32:40], "little"),
-                int.from_bytes(head[54:56], "little"),
-                int.from_bytes(head[56:58], "little"),
-            )
-            file.seek(at)
-            table = file.read(size * count)
-    except OSError:
-        return False
-    return not any(int.from_bytes(table[i * size : i * size + 4], "little") == 3 for i in range(count))
 
 
 _PASSED = (

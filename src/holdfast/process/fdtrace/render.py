@@ -362,7 +362,6 @@ class ReportPage:
 
     def _mode(self) -> Text:
         trace, statistics = self._trace, self._statistics
-        # Of the traced ones: a process without the library that ended within a second was not noticed.
         seen = f"{100 * statistics.coverage:.4g} % of all births in traced processes seen"
         if trace.untraced:
             seen += f"; {_processes(len(trace.untraced))} not traced"

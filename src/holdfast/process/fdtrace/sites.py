@@ -23,6 +23,9 @@ from .trace_file import SourceFrame, Trace, TracedProcess
 
 GRID = 240
 _BINS = 12
+# A leak that begins late rises in a tail of the run: a half, a quarter, … of it. A tail is longer than it takes to open
+# a pool, and the rise exceeds what pools have; half a pool where the line had closed most of what it opened before.
+_TAILS, _LEAST_TAIL_S, _LATE_RISE = 6, 0.1, 64
 # Not any folder named holdfast: a user's project may have that name.
 _PACKAGE = re.escape(str(Path(__file__).parents[2]))
 _LIBRARY = re.compile(rf"/(site|dist)-packages/|/lib(64)?/python3?[\d.]*/|^<frozen |^<string>$|^{_PACKAGE}/")
@@ -44,7 +47,7 @@ class Site:
     """One place that makes descriptors.
 
     `growth` is the rise of the site's baseline since its first descriptor, `per_minute` its slope; both are 0 if it
-    does not grow.
+    does not grow. `tail_s`: it grew only in so many last seconds, 0 if for longer.
     `live` counts at the end of the recording, and in each process before the interpreter shut down; `kinds` are theirs.
     `born` and `closed` count up to then, too; the end of a process closes what it has open.
     `inherited` are copies in forked processes of what this site made. `closed_elsewhere` were closed by another thread.
@@ -58,6 +61,7 @@ class Site:
     peak: int
     growth: float
     per_minute: float
+    tail_s: float
     oldest_s: float
     kinds: Mapping[str, int]
     processes: tuple[int, ...]
@@ -379,6 +383,9 @@ class Statistics:
         trace = self.trace
         born, closed, elsewhere = sums
         growth, per_minute = _growth(self.grid, series)
+        tail_s = 0.0
+        if not growth:
+            growth, per_minute, tail_s = self._late_growth(stacks, _LATE_RISE // (2 if closed > born / 2 else 1))
         opened = trace.open[open_rows]
         inherited = int(((opened["flags"] & INHERITED) > 0).sum())
         own = opened[(opened["flags"] & (INHERITED | BEFORE)) == 0]
@@ -400,6 +407,7 @@ class Statistics:
             ),
             growth=growth,
             per_minute=per_minute,
+            tail_s=tail_s,
             oldest_s=float(self.until - own["t_s"].min()) if live and len(own) else 0.0,
             kinds={kind: count for kind, count in kinds.most_common() if count},
             processes=tuple(sorted({trace.processes[process].pid for process in rows["process"].tolist()})),
@@ -414,6 +422,39 @@ class Statistics:
             ],
             series=series,
         )
+
+    def _late_growth(self, stacks: np.ndarray, least: int) -> tuple[float, float, float]:
+        """Returns the rise above all that was open before, its slope a minute and the length of the tail of the run in
+        which what these stacks made grew to the end; zeros if there is none."""
+        if self._series[stacks, -1].sum() < least:
+            return 0.0, 0.0, 0.0
+        t, stack, by = self._all_deltas
+        mine = np.flatnonzero(np.isin(stack, stacks) & (t <= self.until))
+        mine = mine[np.argsort(t[mine], kind="stable")]
+        times, live = t[mine], np.concatenate([[0], by[mine].cumsum()])
+        for halvings in range(1, _TAILS + 1):
+            tail_s = (self.until - self.since) / 2**halvings
+            begin = self.until - tail_s
+            before = live[: np.searchsorted(times, begin) + 1].max()
+            if tail_s < _LEAST_TAIL_S or live[-1] - before < least:
+                break
+            grid = np.linspace(begin, self.until, GRID)
+            _, per_minute = _growth(grid, live[np.searchsorted(times, grid, "right")], begin=0)
+            if per_minute and self._known_from[stacks].max() <= begin:
+                return float(live[-1] - before), per_minute, tail_s
+        return 0.0, 0.0, 0.0
+
+    @cached_property
+    def _known_from(self) -> np.ndarray:
+        """Since when the count of each stack is known. Where a ring has dropped events: since the first sample."""
+        trace = self.trace
+        found = np.zeros(len(trace.stacks))
+        for number, process in enumerate(trace.processes):
+            if process.dropped_events:
+                sampled = trace.samples["t_s"][trace.samples["process"] == number]
+                stacks = trace.counts["stack"][trace.counts["process"] == number]
+                found[stacks] = np.maximum(found[stacks], sampled.min(initial=float("inf")))
+        return found
 
     @cached_property
     def _closed_in_time(self) -> tuple[np.ndarray, np.ndarray]:
@@ -445,7 +486,13 @@ class Statistics:
         elif name == "born":
             values = self._sums[:, 0]
         else:
-            values = np.array([_growth(self.grid, series)[1] for series in self._series])
+            late = {stack for site in self.sites if site.tail_s for stack in site.stacks}
+            values = np.array(
+                [
+                    self._late_growth(np.array([stack]), LEAST_RISE)[1] if stack in late else _growth(self.grid, one)[1]
+                    for stack, one in enumerate(self._series)
+                ]
+            )
         return {
             stack: float(values[stack]) for stack in np.flatnonzero((values > 0) & (self._site_of_stack >= 0)).tolist()
         }
@@ -571,9 +618,11 @@ class Statistics:
                 if len(growing) > 1
                 else ""
             )
+            late = f" in the last {first.tail_s:.1f} s" if first.tail_s else ""
             return (
                 f"{short(first.where)}{function} leaks: {first.live} descriptors ({kinds}) are open, "
-                f"{first.born} were made and {first.closed} closed, and it grows by {rate(first.per_minute)}{others}."
+                f"{first.born} were made and {first.closed} closed, "
+                f"and it grows by {rate(first.per_minute)}{late}{others}."
             )
         failed = sum(process.counts.get("failed", 0) for process in self.trace.processes)
         if failed:
@@ -637,9 +686,10 @@ def _assign_sites(trace: Trace) -> tuple[list[SourceFrame], np.ndarray]:
     return found, site_of
 
 
-def _growth(grid: np.ndarray, series: np.ndarray) -> tuple[float, float]:
+def _growth(grid: np.ndarray, series: np.ndarray, begin: int | None = None) -> tuple[float, float]:
     """Returns the rise of the baseline and its slope a minute, or zeros if the rise is small or a single step."""
-    begin = int(np.argmax(series > 0))  # a site that first runs late in the program does not look steady for that
+    if begin is None:  # a site that first runs late in the program does not look steady for that
+        begin = int(np.argmax(series > 0))
     width = (len(series) - begin) // _BINS
     if width < 2:
         return 0.0, 0.0

@@ -85,6 +85,8 @@ class Tracer:
         trace: The recording, after the `with` block.
     """
 
+    __module__ = "holdfast"
+
     def __init__(
         self,
         path: str | os.PathLike[str] | None = None,

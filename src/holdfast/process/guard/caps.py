@@ -25,6 +25,8 @@ class Cap:
     With `tree`, all descendants of the process count, too.
     """
 
+    __module__ = "holdfast"
+
     soft: Amount = None
     hard: Amount = None
     tree: bool = False

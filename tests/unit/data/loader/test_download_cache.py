@@ -9,6 +9,8 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -531,3 +533,47 @@ def test_nothing_is_loaded_without_a_url() -> None:
     code = f"import sys, {names}; print('fsspec' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=BOUND_S, check=True)
     assert done.stdout == "False\n"
+
+
+# ---- a web server, which has neither an ETag nor, perhaps, a time
+
+
+@pytest.mark.may_leave("fd", "fsspec keeps its event loop and its connections")
+@pytest.mark.may_leave("thread", "fsspec keeps the thread of its event loop")
+@pytest.mark.parametrize("has_times", [True, False])
+def test_copies_over_http_that_are_evicted_and_downloaded_again(tmp_path: Path, has_times: bool) -> None:
+    """The next copy is the same file, whenever it was downloaded; with a time, a changed one is another file."""
+    pytest.importorskip("aiohttp")
+
+    class Handler(SimpleHTTPRequestHandler):
+        def send_header(self, keyword: str, value: str) -> None:
+            if has_times or keyword != "Last-Modified":
+                super().send_header(keyword, value)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    web, schema = tmp_path / "web", {"x": hold.Bytes()}
+    web.mkdir()
+    for number in range(6):
+        with hold.TFRecordWriter(web / f"{number}.tfrecord", schema) as writer:
+            writer.extend({"x": [b"%d" % number * 1000] * 10})
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(web))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            urls = [f"http://127.0.0.1:{server.server_port}/{number}.tfrecord" for number in range(6)]
+            options = {"cache_bytes": 35_000, "cache_folder": tmp_path / "cache"}
+            found = [bytes(x)[:1] for x in hold.read(urls, schema, **options).batch(1).map(lambda one: one["x"][0])]
+            assert found == [b"%d" % number for number in range(6) for _ in range(10)]
+            assert sum(path.stat().st_size for path in (tmp_path / "cache").iterdir()) <= 35_000
+            if has_times:
+                cache = DownloadCache(tmp_path / "cache")
+                before = cache.fetch(urls[0])
+                changed = (web / "0.tfrecord").read_bytes().replace(b"0", b"9")
+                (web / "0.tfrecord").write_bytes(changed)
+                os.utime(web / "0.tfrecord", (1e9, 1e9))
+                assert cache.fetch(urls[0]) != before
+        finally:
+            server.shutdown()
+            thread.join()

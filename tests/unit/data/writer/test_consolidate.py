@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,12 @@ import pytest
 
 import holdfast as hold
 from holdfast._native import codec
-from holdfast.data.writer.consolidate import deleted_parts, exact_order, latest_manifest, read_manifests
+from holdfast.data.formats.hdf5.merge.merge_files import merge_hdf5
+from holdfast.data.formats.hdf5.salvage import salvage_hdf5
+from holdfast.data.formats.parts_manifest import deleted_parts, latest_manifest, read_manifests
+from holdfast.data.formats.tfrecord.merge import merge_files
+from holdfast.data.formats.tfrecord.salvage import salvage_file
+from holdfast.data.writer.consolidate import exact_order
 from holdfast.data.writer.dataset_writer import DatasetWriter, write
 from holdfast.data.writer.directory import claim_name, record_name
 from holdfast.errors import CorruptError, InputError, SchemaError, TargetExistsError, WriteError
@@ -185,6 +191,70 @@ def test_the_only_copy_is_not_replaced(tmp_path: Path) -> None:
         out.consolidate(tmp_path / "train.h5", overwrite=True)
     assert rows_of(made.path) == wanted
     assert out.consolidate(tmp_path / "late.h5").rows == 3
+
+
+DELETING = """
+import sys
+from holdfast.data.writer.dataset_writer import write
+write(sys.argv[1]).consolidate(sys.argv[2], delete_parts=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "tfrecord"])
+def test_the_only_copy_is_not_replaced_after_a_kill_and_a_move(tmp_path: Path, kind: Any) -> None:
+    """A moved file is known by its content, under any name, and by any way to write."""
+    suffix = "h5" if kind == "hdf5" else "tfrecord"
+    first = write(tmp_path / "first/run", SCHEMA)
+    fill(first, kind)
+    wanted = wanted_rows(first)
+    command = [sys.executable, "-c", DELETING, str(first.folder), str(tmp_path / f"first/train.{suffix}")]
+    done = subprocess.run(command, env=os.environ | {"HOLDFAST_FAILPOINT": "part-deleted"}, timeout=120, check=False)
+    assert done.returncode == -signal.SIGKILL
+    os.rename(tmp_path / "first", tmp_path / "moved")
+    (tmp_path / "first").mkdir()
+    target = tmp_path / f"moved/train.{suffix}"
+    decoy = tmp_path / f"first/train.{suffix}"  # at the old place: only its size is right
+    decoy.write_bytes(bytes(target.stat().st_size))
+    (tmp_path / f"symlink.{suffix}").symlink_to(target)
+    os.link(target, tmp_path / f"hardlink.{suffix}")
+
+    out = write(tmp_path / "moved/run")
+    [part, *_] = [out.path_of(record) for record in out.parts()]
+    assert len(out.parts()) < len(TASKS)
+    ways: dict[str, Any] = {
+        "consolidate": lambda target: out.consolidate(target, overwrite=True),
+        "convert": lambda target: hold.convert(out.folder, target, SCHEMA, overwrite=True),
+        "salvage": lambda target: (salvage_hdf5 if kind == "hdf5" else salvage_file)(part, target, overwrite=True),
+        "merge": lambda target: (merge_hdf5 if kind == "hdf5" else merge_files)([part], target, overwrite=True),
+    }
+    if kind == "hdf5":
+        ways["view"] = lambda target: out.view(target, overwrite=True)
+    for name in (target, tmp_path / f"symlink.{suffix}", tmp_path / f"hardlink.{suffix}"):
+        for way in ways.values():
+            with pytest.raises(TargetExistsError, match=r"it has the only copy of 1 deleted parts, such as 'rank1'"):
+                way(name)
+    assert rows_of(target) == wanted
+
+    with open(target, "ab") as file:
+        file.write(bytes(8))  # it was changed: it may still have the rows
+    with pytest.raises(TargetExistsError, match=r"it may have the only copy of 1 .*; name another file"):
+        out.consolidate(target, overwrite=True)
+    os.truncate(target, target.stat().st_size - 8)
+
+    shutil.copy(target, decoy)  # the second copy, where the manifest says
+    assert out.consolidate(target, overwrite=True).rows < len(wanted)
+
+
+def test_a_file_whose_parts_are_there_is_replaced(tmp_path: Path) -> None:
+    """Files that another manifest describes are not taken for the one with deleted parts."""
+    out = write(tmp_path / "run", SCHEMA)
+    fill(out)
+    made = out.consolidate(tmp_path / "early.h5", delete_parts=True)
+    os.rename(made.path, tmp_path / "away.h5")
+    with out.part("late") as part:
+        part.extend(columns(0, 3))
+    out.consolidate(tmp_path / "late.h5")
+    assert out.consolidate(tmp_path / "late.h5", overwrite=True).rows == 3
 
 
 KILLED = """

@@ -6,6 +6,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -169,3 +171,39 @@ def test_the_clock_jumps(out: DatasetWriter, monkeypatch: pytest.MonkeyPatch, ju
     write(out.folder)
     assert not other.exists()
     assert out.verify().ok
+
+
+FEW_DESCRIPTORS = """
+import os, resource, sys, holdfast as hold
+out = hold.write(sys.argv[1])
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+for kind in ("hdf5", "tfrecord"):
+    with out.part(kind, kind) as part:
+        part.append(x=1)
+    for free in range(17, 22):  # a part takes 5: each of its steps is the one that finds none
+        low = os.open("/", os.O_RDONLY)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (low + free, hard))
+        os.close(low)
+        parts = []
+        try:
+            while True:
+                part = out.part(f"{kind}-{free}-{len(parts)}", kind)
+                part.__enter__()
+                parts.append(part)
+                part.append(x=1)
+        except hold.HoldfastError as error:
+            print(len(parts), error)
+        for part in parts:
+            part.__exit__(None, None, None)
+"""
+
+
+def test_with_few_descriptors_every_part_that_was_opened_is_committed(out: DatasetWriter) -> None:
+    command = [sys.executable, "-c", FEW_DESCRIPTORS, str(out.folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 10
+    assert all(int(line.split()[0]) >= 3 and "Too many open files" in line for line in lines)
+    assert any("its commit needs 2 free descriptors" in line for line in lines)
+    assert out.rows == 2 + sum(int(line.split()[0]) for line in lines)

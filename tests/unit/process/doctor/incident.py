@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import random
 
+from unit.procfs.fake_proc import FakeProc, FakeStat
+
 from holdfast.process.doctor.fd_profile import profile_of
 from holdfast.process.doctor.model import FdProfile
 from holdfast.process.doctor.sampler import Watch
 from holdfast.procfs.peers import PeerState
 from holdfast.procfs.snapshot import take_snapshot
-from unit.procfs.fake_proc import FakeProc, FakeStat
 
 PID = 41231
 SOFT = 65536

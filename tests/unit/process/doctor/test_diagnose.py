@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from unit.procfs.fake_proc import FakeProc, FakeStat
 
 from holdfast.errors import InputError
 from holdfast.process.doctor.diagnose import MOST_S, Observation, diagnose, find_cause
@@ -15,7 +16,6 @@ from holdfast.process.doctor.model import FdProfile, JobSample, Verdict
 from holdfast.process.doctor.verdict import LEAST_S, confidence_of
 from holdfast.procfs.descriptors import Kind
 from holdfast.procfs.procfs import REAL, number_or_none
-from unit.procfs.fake_proc import FakeProc, FakeStat
 
 LIMITS = "Max open files            {soft}                 4096               files     \n"
 

@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable
 
 import pytest
-from unit.doctor.factories_series import HEALTHY
+from unit.process.doctor.factories_series import HEALTHY
+from unit.procfs.fake_proc import FakeProc, FakeStat
 
 from holdfast.process.doctor.model import Sample, Verdict
 from holdfast.process.doctor.resources import RESOURCES, find_full, find_uses, with_uses
@@ -14,7 +15,6 @@ from holdfast.process.doctor.sampler import ShmFiles, Watch
 from holdfast.process.doctor.verdict import classify, confidence_of
 from holdfast.procfs.limits import Limit
 from holdfast.procfs.processes import Identity, parse_smaps_rollup, read_stat
-from unit.procfs.fake_proc import FakeProc, FakeStat
 
 MIB = 1 << 20
 EVERY_S = 5.0

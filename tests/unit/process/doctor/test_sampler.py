@@ -7,11 +7,11 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
+from unit.procfs.fake_proc import FakeProc, FakeStat
 
 from holdfast.process.doctor.model import Sample
 from holdfast.process.doctor.sampler import Series, Watch
 from holdfast.procfs.processes import Identity
-from unit.procfs.fake_proc import FakeProc, FakeStat
 
 DAY_S = 86400.0
 

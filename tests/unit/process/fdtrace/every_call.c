@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <spawn.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/fanotify.h>
@@ -557,6 +558,28 @@ static void bad_uses(void) {
     SAY("! -1 read\n");
 }
 
+// Programs that do not exist: the calls fail, and leave nothing behind.
+static void started_as(const char *what, int result) { RESULT(what, result); }
+#define STARTED(what, call) (errno = KEPT_ERRNO, started_as(what, call))
+
+static void starts(void) {
+    char *const argv[] = {"no-such-program", NULL}, *const env[] = {"A=1", NULL};
+    int pid = 0, here = MADE(open(folder, O_PATH), "file");
+    STARTED("execve", execve("/no/such", argv, env));
+    STARTED("execv", execv("/no/such", argv));
+    STARTED("execvp", execvp("no-such-program", argv));
+    STARTED("execvpe", execvpe("no-such-program", argv, env));
+    STARTED("execl", execl("/no/such", "a", "b", (char *)NULL));
+    STARTED("execlp", execlp("no-such-program", "a", "b", "c", (char *)NULL));
+    STARTED("execle", execle("/no/such", "a", (char *)NULL, env));
+    STARTED("fexecve", fexecve(here, argv, env));
+    STARTED("execveat", execveat(here, "none", argv, env, 0));
+    STARTED("posix_spawn", posix_spawn(&pid, "/no/such", NULL, NULL, argv, env));
+    STARTED("posix_spawnp", posix_spawnp(&pid, "no-such-program", NULL, NULL, argv, env));
+    STARTED("system", system("exit 3"));
+    CLOSED(close(here), here);
+}
+
 int main(int count, char **arguments) {
     if (count < 2 || strlen(arguments[1]) >= sizeof folder) {
         return 2;
@@ -570,6 +593,7 @@ int main(int count, char **arguments) {
     closes();
     system_calls();
     bad_uses();
+    starts();
     if (fork() == 0) {
         _Exit(7);
     }

@@ -17,7 +17,9 @@ pytestmark = needs_library
 
 HERE = Path(__file__).parent
 HOOKS = Path(__file__).parents[4] / "native" / "fdtrace" / "hooks.def"
-NOT_FROM_PYTHON = {"_Exit", "clone", "vfork"}  # subprocess calls vfork, in other tests
+# subprocess calls vfork and execve, in other tests
+STARTS = "execve execv execvp execvpe fexecve execveat execl execlp execle posix_spawn posix_spawnp system"
+NOT_FROM_PYTHON = {"_Exit", "clone", "vfork", *STARTS.split()}
 
 
 def _events(image: Image, recording: Recording, caller: str = "") -> list[str]:
@@ -55,7 +57,8 @@ def test_calls_of_a_c_program_are_recorded_and_unchanged(tmp_path: Path) -> None
     assert all(image.events["stack"][image.events["action"] == BIRTH])  # the address of the caller
     assert image.header.end_kind == 1
     others = [other.header.end_kind for other in recording.images.values() if other is not image]
-    assert others == [2] * 3  # the shell of popen, and the children that call _exit and _Exit
+    assert others == [2] * 4  # the shells of popen and system, and the children that call _exit and _Exit
+    assert not list(logs.glob("exec.*.*"))  # nothing was started that has no log
 
 
 def test_calls_of_a_python_program_are_recorded_at_their_line(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import io
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -433,3 +434,48 @@ for one in started: one.communicate()
     assert dict(PageData(trace, since=None, until=None).as_dict()["facts"])["Births seen"].endswith(
         " % in traced processes; 2 processes not traced"
     )
+
+
+@needs_library
+def test_processes_that_are_not_traced_are_named_however_soon_they_end(tmp_path: Path) -> None:
+    """Nothing looks at the processes while these run, and each way to start one is used."""
+    secure = tmp_path / "secure"
+    shutil.copy("/bin/true", secure)
+    is_secure = not os.geteuid() and not os.statvfs(tmp_path).f_flag & os.ST_NOSUID
+    os.chown(secure, 65534 if is_secure else -1, -1)
+    secure.chmod(0o4755)  # after the chown, which clears it
+    code = f"""
+import os, subprocess, sys
+def says(*command, **more): print(subprocess.Popen(command, **more).pid, flush=True)
+says("env", "-i", "/bin/true", "1")
+says("env", "LD_PRELOAD=", "/bin/true", "2")
+says("/bin/true", "3", env={{}})
+says({str(secure)!r}, "4")
+print(os.posix_spawn("/bin/true", ["true", "5"], {{}}), flush=True)
+if not os.fork(): os.execvpe("true", ["true", "6"], {{"PATH": "/none:/bin"}})
+for word in ("traced",) * 3: subprocess.run(["true", word], check=True)
+os.waitpid(os.posix_spawn("/bin/true", ["true", "traced"], os.environ), 0)
+try: subprocess.run("/no/such", env={{}})
+except FileNotFoundError: pass
+try:
+    while os.wait(): pass
+except ChildProcessError: pass
+os.unsetenv("LD_PRELOAD")
+os.system("exit 0 # 7")
+"""
+    with open(tmp_path / "pids", "w+b") as output, log_folder([]) as folder:
+        collector = Collector(folder)
+        env = environment(folder, TraceOptions(owners=False), os.environ)
+        subprocess.run([sys.executable, "-I", "-c", code], env=env, stdout=output, check=True)
+        trace = assemble(folder, collector, ["a"], exit_code=0, options=TraceOptions())
+    pids = [int(line) for line in (tmp_path / "pids").read_text().split()]
+    found = {command[-1]: pid for pid, command in trace.untraced}
+    expected = set("1234567" if is_secure else "123567")
+    assert set(found) == expected, trace.untraced
+    assert all(found[str(number)] == pid for number, pid in enumerate(pids, 1) if str(number) in expected)
+    [warning] = [line for line in trace.warnings if line.startswith("not traced: process ")]
+    assert "/bin/true 1; the tracing library is not in its LD_PRELOAD)" in warning
+    assert (f"{secure} 4; setuid or setgid)" in warning) == is_secure
+    page = io.StringIO()
+    Console(file=page, width=200).print(ReportPage(Findings(trace)))
+    assert f"% of all births in traced processes seen; {len(expected)} processes not traced" in page.getvalue()

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,6 +133,48 @@ def test_a_leak_shows_in_the_ages_of_what_is_open(born: int, is_open: Callable[[
     [site] = short_run(born, is_open).sites
     assert site.live == sum(map(is_open, range(born)))
     assert (site.growth > 0) is grows
+
+
+def late_run(births: Sequence[float], closed_before: int, dropped: bool = False, samples: int = 0) -> Statistics:
+    """A run of 100 s. A line opens and closes, and then opens what stays open at the end."""
+    made = TraceBuilder()
+    stack = made.stack(TRAIN)
+    for number in range(closed_before):
+        made.born(80 * number / closed_before, 5_000, stack)
+        made.closed(80 * (number + 0.5) / closed_before, 5_000)
+    for fd, t in enumerate(births):
+        made.born(t, fd, stack)
+    if dropped:
+        made.processes[0] = {"dropped_events": 100_000}
+        made.samples = [(float(t), 0, stack, max(samples, sum(one <= t for one in births))) for t in range(1, 100)]
+    trace = made.build(100.0)
+    return Statistics(replace(trace, events=trace.events[:0]) if dropped else trace)
+
+
+def test_a_leak_that_begins_late_is_named() -> None:
+    for tenth in (np.linspace(90, 99.9, 200), np.linspace(97, 99.9, 200), np.linspace(60, 99.9, 200)):
+        for before, dropped in ((0, False), (500, False), (500, True)):
+            statistics = late_run(tenth.tolist(), before, dropped)
+            [site] = statistics.sites
+            assert site.growth > 64, (tenth[0], before, dropped)
+            assert site.per_minute == pytest.approx(60 * 200 / (99.9 - tenth[0]), rel=0.2)
+            assert statistics.weights("growth")
+    late = late_run(np.linspace(97, 99.9, 200).tolist(), 500)
+    assert late.verdict().endswith(" in the last 3.1 s.")
+    # Half as many will do where the line had closed all that it opened.
+    assert late_run(np.linspace(90, 99.9, 60).tolist(), 500).sites[0].growth > 0
+
+
+def test_what_is_opened_at_the_end_is_no_leak() -> None:
+    clean = [
+        late_run(np.linspace(99.95, 99.99, 1_000).tolist(), 500),  # at once, and at the very end
+        late_run(np.linspace(99, 99.1, 1_000).tolist(), 500),
+        late_run(np.linspace(95, 95.5, 1_000).tolist(), 0),
+        late_run(np.linspace(97, 99.9, 60).tolist(), 0),  # a pool of connections that take long to make
+        late_run(np.linspace(93, 99.9, 20).tolist(), 500),
+        late_run(np.linspace(95, 99.9, 200).tolist(), 500, dropped=True, samples=200),  # a cache that evicts
+    ]
+    assert [statistics.sites[0].growth for statistics in clean] == [0.0] * len(clean)
 
 
 def test_a_line_that_makes_several_kinds() -> None:

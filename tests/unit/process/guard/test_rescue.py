@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from unit.procfs.fake_proc import FakeProc
 
 from holdfast.cli.rescue import as_dict, exit_code
 from holdfast.errors import InputError
@@ -19,7 +20,6 @@ from holdfast.process.guard.signals import send_handled_signal
 from holdfast.procfs.limits import plan_limit
 from holdfast.procfs.processes import Identity, read_stat
 from holdfast.procfs.procfs import REAL
-from unit.procfs.fake_proc import FakeProc
 
 INF = float("inf")
 GONE = 2**22 + 1  # above the highest pid there can be

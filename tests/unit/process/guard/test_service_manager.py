@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from unit.procfs.fake_proc import FakeProc
 
 from holdfast.process.guard.service_manager import (
     ServiceManager,
@@ -12,7 +13,6 @@ from holdfast.process.guard.service_manager import (
     supervisor_of,
     unit_of,
 )
-from unit.procfs.fake_proc import FakeProc
 
 ID = "3f2a" * 16
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import stat
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ...._util.atomic import pread_into
@@ -21,6 +22,7 @@ _SWMR = 0x04
 _MAX_BYTES = 128
 _ADDRESS_SIZES = (2, 4, 8)
 _MASK = 0xFFFFFFFF
+_HEAP_READ_BYTES = 4096  # the library reads so much of a heap to see its size, and then the rest
 
 
 class Superblock(NamedTuple):
@@ -31,6 +33,11 @@ class Superblock(NamedTuple):
     checksum_ok: bool  # True for versions 0 and 1, which have none
     raw: bytes
     address_bytes: int = 8
+
+    @property
+    def size_bytes(self) -> int:
+        """The width of sizes in the file."""
+        return self.raw[14 if self.version < 2 else 10]
 
     @property
     def open_for_write(self) -> bool:
@@ -139,6 +146,14 @@ def _final(a: int, b: int, c: int) -> int:
     return b
 
 
+class HeapEnd(NamedTuple):
+    """Bytes to show instead of those at `at` when the heap at `heap` is read: there its last object ends."""
+
+    heap: int
+    at: int
+    data: bytes
+
+
 class PatchedView(io.RawIOBase):
     """A read-only file object for h5py that shows the file with a repaired superblock.
 
@@ -154,6 +169,8 @@ class PatchedView(io.RawIOBase):
         self._patch, self._patch_at = repaired(block, self._size), block.at
         self._tail = b""
         self._at = 0
+        self.heap_ends: Sequence[HeapEnd] = ()
+        self.ended_heap: Callable[[int], object] = lambda at: None  # called with the offset where a heap was ended
 
     def readable(self) -> bool:
         return True
@@ -173,11 +190,20 @@ class PatchedView(io.RawIOBase):
         done = pread_into(self._fd, view, self._at)
         if done < len(view) and self._at + done < self._size:
             done += self._after_end(self._at + done, view[done:])
-        low, high = max(self._at, self._patch_at), min(self._at + done, self._patch_at + len(self._patch))
-        if low < high:
-            view[low - self._at : high - self._at] = self._patch[low - self._patch_at : high - self._patch_at]
+        self._patch_into(view[:done], self._patch_at, self._patch)
+        for heap, at, data in self.heap_ends:
+            # Only where the library reads the heap: elsewhere these bytes are values.
+            if self._at in (heap, heap + _HEAP_READ_BYTES) and self._patch_into(view[:done], at, data):
+                self.ended_heap(at)
         self._at += done
         return done
+
+    def _patch_into(self, view: memoryview, at: int, data: bytes) -> bool:
+        """Writes `data`, of offset `at` in the file, into what was read; returns whether any of it is in there."""
+        low, high = max(self._at, at), min(self._at + len(view), at + len(data))
+        if low < high:
+            view[low - self._at : high - self._at] = data[low - at : high - at]
+        return low < high
 
     def _after_end(self, at: int, view: memoryview) -> int:
         if not self._tail:

@@ -3,7 +3,8 @@
 Strings and lists of variable length lie in global heaps: blocks that begin with `GCOL` and a size, and hold one object
 after the other. HDF5 1.14 goes from object to object by their sizes, and at an object with index 0 and size 0 it loops
 forever, holding h5py's lock, so no timeout in the same process helps. The heaps are therefore walked here, in the same
-steps, before the first value of variable length is read.
+steps, before the first value of variable length is read. Verify and salvage, which go on after a corruption, show such
+a heap to the library as one that ends before it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ...._native import codec
 from ....errors import CorruptError
 from ..base import fill_from
 from .chunks import listed_chunks, merge_ranges, subtract_ranges
+from .file_state import HeapEnd
 
 _HEAP = b"GCOL\1\0\0\0"
 _HEADER = 16  # of a heap, and of an object in it
@@ -25,6 +27,7 @@ _WINDOW_BYTES = 1 << 13
 _SMALL_BYTES = 16 << 20  # in a larger file, datasets with chunks of _LARGE_CHUNK or more are not searched
 _LARGE_CHUNK = 1 << 16
 _MAX_CHECKED = 4096
+_CHECKS_INDICES = (1, 14, 6)  # this HDF5 raises an error for an object that its heap does not have
 
 _checked: dict[tuple[int, int, int, int], None] = {}  # files without a corrupt heap
 
@@ -50,6 +53,32 @@ def check_heaps(dataset: h5py.Dataset) -> None:
     while len(_checked) >= _MAX_CHECKED:
         _checked.pop(next(iter(_checked), key), None)
     _checked[key] = None
+
+
+def find_heap_ends(path: str, width: int) -> list[HeapEnd]:
+    """Returns where the heaps of a small file end in which the library would loop; none of a large one."""
+    if h5py.version.hdf5_version_tuple < _CHECKS_INDICES or os.path.getsize(path) > _SMALL_BYTES:
+        return []
+    with open(path, "rb") as file:
+        data = file.read()
+    found, heap = [], -1
+    while (heap := data.find(_HEAP, heap + 1)) >= 0:
+        end = heap + int.from_bytes(data[heap + 8 : heap + 8 + width], "little")
+        if end <= len(data) and codec.walk_heap(data, heap + _HEADER, max(end, heap + _HEADER), width)[1]:
+            at = _last_object(data, heap + _HEADER, width)
+            found.append(HeapEnd(heap, at, bytes(8) + (end - at).to_bytes(width, "little")))
+    return found
+
+
+def _last_object(data: bytes, at: int, width: int) -> int:
+    """Returns the object before that at which the library would loop: its size may be what is corrupt."""
+    last = at
+    while True:
+        size = int.from_bytes(data[at + 8 : at + 8 + width], "little")
+        step = _HEADER + (size + 7) // 8 * 8 if any(data[at : at + 2]) else size
+        if not step:
+            return last
+        last, at = at, at + step
 
 
 def _raw_data(file: h5py.File) -> list[tuple[int, int]]:

@@ -19,6 +19,7 @@ import h5py
 import numpy as np
 
 from .file_state import PatchedView, RootlessView, find_superblock
+from .global_heaps import find_heap_ends
 
 if TYPE_CHECKING:
     from .sandbox_main import Reporter
@@ -53,21 +54,36 @@ class ObjectRef(NamedTuple):
     address: int = -1
 
 
-def open_file(path: str, *, repair: bool, full_length: bool = False) -> h5py.File:
-    """`repair`: opens the file as if its writer had closed it; `full_length`: as if it were not truncated."""
-    if not repair:
-        return h5py.File(path, "r")
+def open_file(
+    path: str, *, repair: bool, full_length: bool = False, ended_heap: Callable[[int], object] = lambda at: None
+) -> h5py.File:
+    """Opens a file so that the library cannot loop in its heaps; calls `ended_heap` with the offset of such a place.
+
+    repair        as if its writer had closed it
+    full_length   as if it were not truncated
+    """
     block = find_superblock(path)
+    heap_ends = find_heap_ends(path, 8 if block is None else block.size_bytes)
+    if not repair and not heap_ends:
+        return h5py.File(path, "r")
     if block is None:
-        return h5py.File(RootlessView(path, _empty_file()), "r")
-    return h5py.File(PatchedView(path, block, full_length=full_length), "r")
+        view: PatchedView = RootlessView(path, _empty_file())
+    else:
+        view = PatchedView(path, block, full_length=full_length)
+    view.heap_ends, view.ended_heap = heap_ends, ended_heap
+    return h5py.File(view, "r")
 
 
 def open_reported(job: dict[str, Any], reporter: Reporter) -> h5py.File | None:
     """Opens the file of a job; returns None, and reports why, if it cannot be opened."""
     reporter.at_object("/")
+
+    def ended_heap(at: int) -> None:
+        reporter.problem(None, "a heap of variable-length values is corrupt: what follows in it is lost", offset=at)
+
     try:
-        return open_file(job["path"], repair=job["repair"], full_length=job.get("full_length", False))
+        options = {"repair": job["repair"], "full_length": job.get("full_length", False)}
+        return open_file(job["path"], **options, ended_heap=ended_heap)
     except Exception as error:
         reporter.problem(None, f"it cannot be opened: {reason_of(error)}")
         return None

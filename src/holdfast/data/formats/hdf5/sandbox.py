@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Self
 from ...._util.framing import Message, MessageError
 from ...._util.helper_process import HelperProcess, child_environment, module_command
 from ...._util.process import exit_cause
-from ....procfs.processes import read_cpu_s
+from ....procfs.processes import read_cpu_and_faults
 from ....procfs.procfs import REAL
 
 PROGRAM = module_command("data.formats.hdf5.sandbox_main")
@@ -30,6 +30,8 @@ SPIN_S = 20.0  # of CPU time without progress: no chunk takes that long
 _BASE_SPIN_S = 3.0  # in any file, and a second more for each _BYTES_PER_SPIN_S
 _BYTES_PER_SPIN_S = 1_000_000
 _LEAST_SPIN_PART = 1 / 8
+_LOOP_PART = 1 / 4  # of that time, if the child touches no new memory either: what decodes or lists does
+_LEAST_LOOP_S = 0.4
 CRASHED = "the HDF5 library crashed here"
 HANGS = "the HDF5 library hangs here"
 _MAX_HANGS = 10
@@ -92,6 +94,13 @@ class SharedPosition:
         os.close(self.fd)
 
 
+class _Usage(NamedTuple):
+    """What a child has used so far."""
+
+    cpu_s: float
+    faults: int
+
+
 Progress = Callable[[int], None]  # bytes done since the last call
 
 
@@ -130,11 +139,15 @@ class SandboxedProcess(HelperProcess):
         """Yields the child's messages until it ends; `progress` is called several times a second meanwhile, and may
         raise.
 
-        A child that makes no progress for HANG_S, or spends `spin_s` of CPU time on none, is killed.
+        A child that makes no progress for HANG_S, or spends `spin_s` of CPU time on none, is killed; after a quarter of
+        that CPU time if it touches no new memory. CPU time, because a busy machine makes any work slow.
         """
         poll = select.poll()
         poll.register(self.fd, select.POLLIN)
-        last, since, cpu_s = self.position, time.monotonic(), self._cpu_s()
+        loop_s = max(_LEAST_LOOP_S, self._spin_s * _LOOP_PART)
+        last: WorkPosition | None = self.position
+        since = time.monotonic()
+        spun, looped = self._usage(), self._usage()  # at the last progress, and at the last page fault
         reported = 0
         ended = loaded = False  # until its first message the child loads the library
         while not ended:
@@ -148,11 +161,14 @@ class SandboxedProcess(HelperProcess):
                 except MessageError as error:  # the library has overwritten memory that is not its own
                     self.kill()
                     self.exit_reason = f"{CRASHED} ({error})"
-                since, cpu_s = time.monotonic(), self._cpu_s()  # after the yields: the consumer may have been slow
-            position = self.position
+                last = None  # after the yields: the consumer may have been slow
+            position, usage = self.position, self._usage()
+            looped = looped if usage.faults == looped.faults else usage
             if position != last:
-                last, since, cpu_s = position, time.monotonic(), self._cpu_s()
-            elif time.monotonic() - since > HANG_S or (loaded and self._cpu_s() - cpu_s > self._spin_s):
+                last, since, spun, looped = position, time.monotonic(), usage, usage
+            elif time.monotonic() - since > HANG_S or (
+                loaded and (usage.cpu_s - spun.cpu_s > self._spin_s or usage.cpu_s - looped.cpu_s > loop_s)
+            ):
                 self.kill()
                 self.hung = True
                 self.exit_reason = HANGS
@@ -163,9 +179,8 @@ class SandboxedProcess(HelperProcess):
         if code and not self.exit_reason:
             self.exit_reason = f"{CRASHED} ({exit_cause(code)})"
 
-    def _cpu_s(self) -> float:
-        """Returns the child's CPU time."""
-        return read_cpu_s(REAL, self.pid)
+    def _usage(self) -> _Usage:
+        return _Usage(*read_cpu_and_faults(REAL, self.pid))
 
     def close(self, within_s: float = 0.0) -> None:
         super().close(within_s)

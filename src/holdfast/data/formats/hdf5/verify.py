@@ -32,6 +32,7 @@ NO_METADATA_CHECKSUMS = {  # by superblock version; in a file of version 3 the l
 class HDF5Report(VerifyReport):
     datasets: int = 0
     chunks: int = 0
+    rows: int = 0  # of the longest dataset
 
     def as_dict(self) -> dict[str, object]:
         return {
@@ -92,6 +93,7 @@ def _report(
         unchecked=tuple(unchecked),
         datasets=datasets,
         chunks=chunks,
+        rows=0 if found is None else found.rows,
     )
 
 
@@ -121,6 +123,7 @@ class _VerifyRun:
         self.problems: list[Problem] = []
         self.notes: list[str] = []
         self.pieces: dict[str, int] = {}
+        self.rows = 0
         self.unprotected: dict[str, int] = {}
 
     def run(self, progress: Progress | None) -> None:
@@ -143,7 +146,8 @@ class _VerifyRun:
             case {"problem": [path, chunk, offset, reason]}:
                 start = None if chunk is None else tuple(chunk)
                 self.problems.append(Problem(offset, None, reason, dataset=path, chunk=start))
-            case {"dataset": path, "pieces": pieces, "unprotected_bytes": unprotected}:
+            case {"dataset": path, "pieces": pieces, "unprotected_bytes": unprotected, "rows": rows}:
+                self.rows = max(self.rows, rows)
                 self.pieces[path], self.unprotected[path] = pieces, unprotected
             case {"note": text} if len(self.notes) < _MAX_LISTED and text not in self.notes:
                 self.notes.append(text)

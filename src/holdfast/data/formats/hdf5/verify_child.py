@@ -158,7 +158,8 @@ class _Check:
         if _is_in_heap(dataset):
             checks = set()
         unprotected = sum(p.stored for p in pieces if not any(not p.filter_mask >> i & 1 for i in checks))
-        self.reporter.send({"dataset": path, "pieces": len(pieces), "unprotected_bytes": unprotected})
+        rows = 0 if dataset.shape is None else (*dataset.shape, 1)[0]
+        self.reporter.send({"dataset": path, "pieces": len(pieces), "unprotected_bytes": unprotected, "rows": rows})
 
     def _piece(self, path: str, dataset: h5py.Dataset, number: int, piece: ChunkPiece) -> None:
         if piece.offset + piece.stored > self.size and dataset.chunks is not None:

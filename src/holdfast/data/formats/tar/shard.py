@@ -134,12 +134,12 @@ class TarShard:
         file = PlainBytes(self.path, fd)
         self._file: PlainBytes | None = file
         try:
-            self._compression = file.compression()
-            self.seekable = self._compression == "none"
+            self.compression = file.compression()
+            self.seekable = self.compression == "none"
             self._stamp = file.stamp()
             if self.seekable:
-                self._index = find_index(file, cache)
-                self._headers = headers_of(file, self._index)
+                self.index = find_index(file, cache)
+                self._headers = headers_of(file, self.index)
                 self._marked = marked_schema(file.read_at)
         except BaseException:
             file.close()
@@ -147,17 +147,17 @@ class TarShard:
         if not self.seekable:
             file.close()
             self._file = None
-            with decompress(self.path, self._compression) as source:
-                self._index = build_index(source)
-            with decompress(self.path, self._compression) as source:
+            with decompress(self.path, self.compression) as source:
+                self.index = build_index(source)
+            with decompress(self.path, self.compression) as source:
                 self._marked = marked_schema(source.read_at)
         self._schema: dict[str, Column] | None = None
-        self._kinds = {name: kind for kind, name in enumerate(self._index.extensions)}
-        blocks = self._index.sizes + 2 * BLOCK_BYTES - 1
+        self._kinds = {name: kind for kind, name in enumerate(self.index.extensions)}
+        blocks = self.index.sizes + 2 * BLOCK_BYTES - 1
         self._ends = np.concatenate([[0], np.cumsum(blocks // BLOCK_BYTES * BLOCK_BYTES)])
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self.index)
 
     @property
     def schema(self) -> dict[str, Column]:
@@ -167,15 +167,15 @@ class TarShard:
 
     def infer_schema(self, samples: int) -> dict[str, Column]:
         """Infers columns from the first samples: .npy members in their dtype, all others as Bytes."""
-        first = self._index.kinds[: self._index.first[min(len(self), samples)]]
-        names = {KEY: Bytes()} | {self._index.extensions[kind]: Bytes() for kind in np.unique(first)}
+        first = self.index.kinds[: self.index.first[min(len(self), samples)]]
+        names = {KEY: Bytes()} | {self.index.extensions[kind]: Bytes() for kind in np.unique(first)}
         return {name: self._npy_column(name, first) if _is_npy(name) else column for name, column in names.items()}
 
     def _npy_column(self, name: str, kinds: Ints) -> Column:
         members = np.flatnonzero(kinds == self._kinds[name])
-        samples = int(np.searchsorted(self._index.first, len(kinds)))
-        with decompress(self.path, self._compression) if self._file is None else nullcontext(self._file) as source:
-            places = zip(self._index.offsets[members].tolist(), self._index.sizes[members].tolist(), strict=True)
+        samples = int(np.searchsorted(self.index.first, len(kinds)))
+        with decompress(self.path, self.compression) if self._file is None else nullcontext(self._file) as source:
+            places = zip(self.index.offsets[members].tolist(), self.index.sizes[members].tolist(), strict=True)
             column = npy_column([source.read_at(offset, min(size, HEAD_BYTES)) for offset, size in places])
         # Bytes if a sample lacks the member: an empty list would be a guess.
         return Bytes() if isinstance(column, Ragged) and len(members) < samples else column
@@ -188,20 +188,20 @@ class TarShard:
     @property
     def extensions(self) -> list[str]:
         """The extensions of all members of all samples, in lower case."""
-        return list(self._index.extensions)
+        return list(self.index.extensions)
 
     def dropped_members(self) -> list[str]:
         """Describes the members that belong to no sample."""
-        count, names = self._index.strays, ", ".join(self._index.first_strays)
+        count, names = self.index.strays, ", ".join(self.index.first_strays)
         if not count:
             return []
-        more = ", …" if count > len(self._index.first_strays) else ""
+        more = ", …" if count > len(self.index.first_strays) else ""
         return [f"{count:,} member{'s' * (count != 1)} of no sample dropped: {names}{more}"]
 
     def first_incomplete(self) -> int | None:
         """Returns the first sample that lacks a member which others have; None if all have the same extensions."""
-        counts = np.diff(self._index.first)
-        incomplete = np.flatnonzero(counts != len(self._index.extensions))
+        counts = np.diff(self.index.first)
+        incomplete = np.flatnonzero(counts != len(self.index.extensions))
         return int(incomplete[0]) if len(incomplete) else None
 
     def stamp(self) -> FileStamp | None:
@@ -209,7 +209,7 @@ class TarShard:
 
     def bytes_of(self, start: int, stop: int) -> int:
         check_range(self.path, len(self), start, stop)
-        return int(self._ends[self._index.first[stop]] - self._ends[self._index.first[start]])
+        return int(self._ends[self.index.first[stop]] - self._ends[self.index.first[start]])
 
     def read(self, start: int, stop: int, schema: GivenSchema | None = None) -> Batch:
         check_range(self.path, len(self), start, stop)
@@ -222,7 +222,7 @@ class TarShard:
         if self._closed:
             raise ValueError(f"{self.path}: the shard is closed")
         columns = self.schema if schema is None else check_schema(schema)
-        members, positions = self._index.members_of(rows)
+        members, positions = self.index.members_of(rows)
         found = {name: self._find(name, column, rows, members, positions) for name, column in columns.items()}
         needed = np.unique(np.concatenate([np.zeros(0, np.int64), *found.values()]))
         fetched = self._fetch(needed[needed >= 0])
@@ -237,7 +237,7 @@ class TarShard:
             return found
         for extension in reversed(self._extensions_of(key)):  # the first replaces the others
             if extension in self._kinds:
-                these = self._index.kinds[members] == self._kinds[extension]
+                these = self.index.kinds[members] == self._kinds[extension]
                 found[positions[these]] = members[these]
         missing = np.flatnonzero(found < 0)
         if len(missing) and isinstance(column, Value) and column.default is None:
@@ -266,8 +266,8 @@ class TarShard:
             raise SchemaError(f"column {name!r}: a sample's key is Bytes(), got {column!r}")
 
     def present(self, schema: Schema, start: int, stop: int) -> tuple[set[str], list[str]]:
-        kinds = np.unique(self._index.kinds[self._index.first[start] : self._index.first[stop]])
-        there = [KEY, *(self._index.extensions[kind] for kind in kinds.tolist())]
+        kinds = np.unique(self.index.kinds[self.index.first[start] : self.index.first[stop]])
+        there = [KEY, *(self.index.extensions[kind] for kind in kinds.tolist())]
         wanted = {name: self._extensions_of(self._key(name, column)) for name, column in schema.items()}
         found = {name for name, extensions in wanted.items() if set(extensions) & set(there)}
         return found, list(self._marked or there)
@@ -278,11 +278,11 @@ class TarShard:
         return [lower] if lower in self._kinds else [part.strip() for part in lower.split(";")]
 
     def _missing(self, name: str, key: str, row: int) -> DecodeError:
-        first, last = self._index.first[row], self._index.first[row + 1]
-        there = [self._index.extensions[kind] for kind in self._index.kinds[first:last]]
-        reason = f"sample {self._index.key(row)!r} has no member {key!r} for column {name!r}"
+        first, last = self.index.first[row], self.index.first[row + 1]
+        there = [self.index.extensions[kind] for kind in self.index.kinds[first:last]]
+        reason = f"sample {self.index.key(row)!r} has no member {key!r} for column {name!r}"
         hint = f"{names_there(key, there, 'It has')}. A default in the schema fills what is missing"
-        return DecodeError(self.path, row, int(self._index.offsets[first]) - BLOCK_BYTES, reason, hint)
+        return DecodeError(self.path, row, int(self.index.offsets[first]) - BLOCK_BYTES, reason, hint)
 
     def _column(self, name: str, column: Column, rows: Ints, found: Ints, fetched: Fetched) -> ColumnData:
         if self._key(name, column) == KEY:
@@ -313,12 +313,12 @@ class TarShard:
             return parse(items, column)
         except Unfit as error:
             row = int(rows[error.place])
-            reason = f"sample {self._index.key(row)!r}, column {name!r}: {error.reason}"
+            reason = f"sample {self.index.key(row)!r}, column {name!r}: {error.reason}"
             hint = "" if self.marked else "A schema says how to read it; Bytes() takes any member as it is"
             raise DecodeError(self.path, row, None, reason, hint) from None
 
     def _keys(self, rows: Ints) -> BytesColumn:
-        keys = self._index.keys
+        keys = self.index.keys
         if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
             return keys.rows(int(rows[0]), int(rows[-1]) + 1)
         items = [keys._item(row) for row in rows.tolist()]
@@ -329,22 +329,22 @@ class TarShard:
     def _fetch(self, members: Ints) -> Fetched:
         if self._file is not None:
             self._check_unchanged(self._file)
-            fetched = fetch(members, self._index, self._filler(self._file))
+            fetched = fetch(members, self.index, self._filler(self._file))
             if not self._has_pax_sizes and not _sizes_fit(fetched):
                 self._check_index(self._file)
             return fetched
-        with decompress(self.path, self._compression) as source:
+        with decompress(self.path, self.compression) as source:
             if (stamp := source.stamp()) != self._stamp:  # touched, or a copy of a URL that was downloaded again
-                with decompress(self.path, self._compression) as same:
+                with decompress(self.path, self.compression) as same:
                     self._check_index(same)
                 self._stamp = stamp
-            return fetch(members, self._index, self._filler(source))
+            return fetch(members, self.index, self._filler(source))
 
     def _check_index(self, file: TarBytes) -> None:
         """Scans the tar again and raises an error if it is another one. A size in a header may be wrong, where a pax
         header has the right one."""
         fresh = build_index(file)
-        if not (np.array_equal(fresh.offsets, self._index.offsets) and np.array_equal(fresh.sizes, self._index.sizes)):
+        if not (np.array_equal(fresh.offsets, self.index.offsets) and np.array_equal(fresh.sizes, self.index.sizes)):
             raise self._changed()
         self._has_pax_sizes = True
 
@@ -359,7 +359,7 @@ class TarShard:
         """Raises an error if the file has changed: its data have no checksums, so reading would not notice it."""
         stamp = file.stamp()
         if stamp != self._stamp:
-            if stamp["size"] < self._stamp["size"] or headers_of(file, self._index) != self._headers:
+            if stamp["size"] < self._stamp["size"] or headers_of(file, self.index) != self._headers:
                 raise self._changed()
             self._stamp = stamp  # touched, or appended to
 

@@ -65,6 +65,26 @@ def _why_unfinished(path: str) -> tuple[str, str] | None:
     return None
 
 
+def check_is_tfrecord(source: RecordSource) -> None:
+    """Raises a FormatError if no record begins in the first, the middle and the last megabyte of a plain file.
+
+    Without this, all of a disk image or a sparse file would be searched for a record.
+    """
+    size = source.size()
+    if size is None or _describe_foreign(source) is None:
+        return
+    if size > _SEARCH_BYTES and any(_has_record(source, at) for at in (size // 2, size - _SEARCH_BYTES)):
+        return  # only its beginning is destroyed
+    error = error_for(source, 0, 0, BAD_LENGTH)
+    if size > _SEARCH_BYTES and isinstance(error, FormatError):
+        raise error
+
+
+def _has_record(source: RecordSource, at: int) -> bool:
+    buf = bytearray(_SEARCH_BYTES)
+    return codec.find_header(buf, 0, source.read_at(at, memoryview(buf))) >= 0
+
+
 def _describe_foreign(source: RecordSource) -> str | None:
     """Returns what the file seems to be if there is no record in its first megabyte, else None."""
     buf = bytearray(_SEARCH_BYTES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import tempfile
 from collections.abc import Callable
@@ -100,7 +101,14 @@ class Window:
             self._view[front : front + have] = self._view[self.start : self.stop]
             self.start, self.stop = front, front + have
         if self.stop == len(self.buf):
-            self._move(new_buffer(max(sure, have + BUFFER_BYTES)))
+            try:
+                self._move(new_buffer(max(sure, have + BUFFER_BYTES)))
+            except MemoryError as error:
+                limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+                by = "memory" if limit == resource.RLIM_INFINITY else f"RLIMIT_AS of {limit:,} bytes"
+                text = f"the record at byte {self.offset:,} needs {needed:,} bytes, more than the {by} leaves"
+                hint = "; it may be a gzip bomb" if self.source.size() is None else ""
+                raise InputError(f"{self.source.path}: {text}{hint}; raise the limit to read it") from error
 
     def _move(self, fresh: Any) -> None:
         """Continues in another buffer."""

@@ -197,6 +197,8 @@ class Records:
     close().
     """
 
+    __module__ = "holdfast"
+
     def __init__(
         self,
         path: str | os.PathLike[str],

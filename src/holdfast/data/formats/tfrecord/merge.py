@@ -15,6 +15,7 @@ from ...._util.atomic import FileStamp, check_not_input, check_unchanged
 from ...._util.progress import Progress, scaled
 from ....errors import DataError
 from ..columns import Ints
+from ..parts_manifest import check_not_only_copy
 from .frame_stream import FrameBatches, Put
 from .manifest import FileEntry, renew_in_manifest
 from .source import open_source
@@ -41,6 +42,8 @@ def merge_files(
     """
     stamps, _ = take_stamps(files)
     check_not_input(files, [out])
+    if overwrite:
+        check_not_only_copy(files, [out])
     tick = scaled(progress, 1 / _PASSES)
 
     def copy(put: Put) -> None:

@@ -20,6 +20,7 @@ from ...._util.atomic import FileStamp, check_not_input
 from ....errors import CorruptError, DataError, UnfinishedError
 from ....procfs.locks import writers_of
 from ..columns import Ints
+from ..parts_manifest import check_not_only_copy
 from ..verify import Problem
 from .diagnostics import error_for
 from .frame_stream import Feed, FrameBatches, FrameStream, Progress, Verify
@@ -283,6 +284,8 @@ def salvage_file(
     keep_doubtful   True: also keep what might be data of a corrupt record; right if the records contain no TFRecords
     """
     check_not_input([damaged], [out])
+    if overwrite:
+        check_not_only_copy([damaged], [out])
     writer = TFRecordWriter(out, compression=compression, overwrite=overwrite)
     try:
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from ...._native import codec
 from ....errors import DataError, InputError
 from ..verify import Problem, VerifyReport
-from .diagnostics import TRUNCATED, error_for
+from .diagnostics import TRUNCATED, check_is_tfrecord, error_for
 from .frame_stream import FrameBatches, FrameStream, Progress
 from .manifest import FileEntry, find_manifest
+from .source import open_source
 
 _MAX_PROBLEMS = 1000  # per file, to bound the memory
 
@@ -67,6 +68,8 @@ def _scan(name: str, expected: FileEntry | None, progress: Progress | None, spoo
         nonlocal crc
         crc = codec.crc32c(data, crc)
 
+    with open_source(name) as source:
+        check_is_tfrecord(source)
     see = on_bytes if expected else None
     with FrameBatches(name, on_corrupt="salvage", spool=spool, progress=progress, on_bytes=see) as batches:
         while (count := batches.count()) is not None:

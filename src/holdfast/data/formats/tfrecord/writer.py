@@ -62,6 +62,8 @@ class TFRecordWriter:
     sequence     write tf.train.SequenceExample: Ragged columns become feature lists
     """
 
+    __module__ = "holdfast"
+
     def __init__(
         self,
         path: str | os.PathLike[str],

@@ -29,7 +29,7 @@ Given = str | os.PathLike[str]
 _EXPECTED = "expected a path, a glob, a folder, a URL or a list of them"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LOCAL = re.compile(r"(file|local)://")
-_NEVER_DATA = re.compile(r"\.(index|json|partial|tmp|temp|part|bak)$|~$", re.IGNORECASE)
+_NEVER_DATA = re.compile(r"\.(index|json|partial|tmp|temp|part|bak|corrupt(\.\d+)?)$|~$", re.IGNORECASE)
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MAX_NAMES = 100_000  # that one pattern may expand to
 _KINDS = {
@@ -91,14 +91,38 @@ def find_files(what: Given | Iterable[Given], *, whole_runs: bool = False) -> li
     return found
 
 
+def find_files_below(what: Iterable[Given]) -> list[tuple[str, str]]:
+    """Returns the files that find_files returns, each with its path below the folder that was given, below the first
+    folder of a glob without a wildcard, or with its name alone."""
+    found = []
+    for text in _checked(what):
+        for one in [text] if os.path.lexists(text) else expand_braces(text):
+            folder = one if os.path.isdir(one) else _plain_part(one)
+            found += [(spec.path, os.path.relpath(spec.path, folder)) for spec in find_files(one)]
+    return found
+
+
+def _plain_part(pattern: str) -> str:
+    """Returns the folder before the first part of a path with a wildcard; of a file, its folder."""
+    folder = os.path.dirname(pattern)
+    while is_glob(folder) and not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
+    return folder or "."
+
+
 def _find_all(what: Given | Iterable[Given], search: _Search) -> Iterator[SourceSpec]:
+    for item in _checked(what):
+        yield from search.find(item)
+
+
+def _checked(what: Given | Iterable[Given]) -> Iterator[str]:
     items = [_text(item) for item in _items(what)]
     for item in items:
         # In a list it comes from a shell's glob, which knows no data; alone, somebody means it.
         if len(items) > 1 and _NEVER_DATA.search(item) and os.path.isfile(item):
             text = "expected data files, by its name this is metadata, a backup or unfinished"
             raise InputError(f"{item}: {text}: leave it out, or quote the glob so that holdfast expands it")
-        yield from search.find(item)
+        yield item
 
 
 def _items(what: Given | Iterable[Given]) -> list[Given]:

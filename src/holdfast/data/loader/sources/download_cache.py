@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,8 @@ _LOOK_SHARE = 64  # the folder is listed once for downloads of this fraction of 
 _KEPT_FREE = 8  # of these fractions: so many processes may download at the same time without a look
 
 # Keys of an object's info that change with its content.
-_VERSIONS = ("ETag", "etag", "md5Hash", "generation", "VersionId", "checksum", "ino")
-_TIMES = ("LastModified", "last_modified", "updated", "mtime", "modificationTime", "created")
+_VERSIONS = ("ETag", "etag", "md5Hash", "generation", "VersionId", "checksum", "ino", "Content-MD5", "Digest")
+_TIMES = ("LastModified", "Last-Modified", "last_modified", "updated", "mtime", "modificationTime", "created")
 
 
 def default_folder() -> Path:
@@ -48,6 +49,14 @@ class _RemoteObject:
     size_bytes: int
     version: str
     modified_s: float | None
+
+    @property
+    def mtime_s(self) -> float:
+        """The mtime of its copy. It must not be the time of the download: after an eviction the next copy would look
+        like a changed file. Without a time in the store, it depends on the version."""
+        if self.modified_s is not None:
+            return self.modified_s
+        return int.from_bytes(hashlib.sha256(self.version.encode("utf-8", "surrogateescape")).digest()[:3], "little")
 
 
 class DownloadCache:
@@ -146,8 +155,7 @@ class DownloadCache:
             try:
                 copy = os.path.join(folder, "copy")
                 ask(url, lambda: _get_file(url, fs, path, copy, remote), progress=lambda: _bytes_in(folder))
-                if remote.modified_s is not None:
-                    os.utime(copy, (time.time(), remote.modified_s))
+                os.utime(copy, (time.time(), remote.mtime_s))
                 sync_file(copy)
                 os.replace(copy, target)
                 sync_folder(self.folder)
@@ -226,6 +234,9 @@ def _modified_s(info: Mapping[str, Any]) -> float | None:
             return value.timestamp()
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return float(value)
+        if isinstance(value, str):
+            with suppress(TypeError, ValueError):  # as in an HTTP header; other texts stay part of the version
+                return parsedate_to_datetime(value).timestamp()
     return None
 
 

@@ -127,8 +127,9 @@ class ClientConnection:
     def _handshake(self, deadline_s: float) -> None:
         assert self._socket is not None
         left = pack_hello(self._hello)
-        while left:
-            left = left[self._socket.send(left) :]
+        with suppress(BrokenPipeError):  # it has refused already, and closed: its reason is received below
+            while left:
+                left = left[self._socket.send(left) :]
         fds: list[int] = []
         try:
             while True:

@@ -357,7 +357,7 @@ class Connections:
         connection = Connection(sock, who, self._buffers.most_bytes)
         self.all.add(connection)
         if is_short_of_fds(sock, _RESERVED_FDS):
-            self.drop(connection, "the server has no descriptors left (RLIMIT_NOFILE)")
+            self.refuse(connection, "the server has no descriptors left for another producer (RLIMIT_NOFILE)")
             return
         if len(unauthenticated) >= _MOST_UNAUTHENTICATED:
             oldest = min(unauthenticated, key=lambda each: each.since_s)

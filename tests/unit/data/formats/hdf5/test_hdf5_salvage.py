@@ -429,3 +429,37 @@ def test_no_room_for_the_new_file(full: Path, bad_library: Callable[[str], None]
 def test_ranges_are_joined() -> None:
     assert merge_ranges([(5, 9), (0, 2), (2, 3), (8, 12), (20, 20)]) == [(0, 3), (5, 12)]
     assert subtract_ranges([(0, 10), (20, 30)], [(2, 4), (8, 22), (29, 40)]) == [(0, 2), (4, 8), (22, 29)]
+
+
+def test_a_heap_in_which_the_library_would_loop_costs_only_what_follows_in_it(tmp_path: Path) -> None:
+    """An object of index 0 and size 0 in a heap: the library loops at each object that has a value in that heap."""
+    path, out = tmp_path / "heap.h5", tmp_path / "out.h5"
+    with h5py.File(path, "w") as file:
+        for number in range(20):
+            file.create_group(f"g{number}").attrs["name"] = f"name {number:04}"
+        file["words"] = [f"word {number:04}" for number in range(1000)]
+    data = bytearray(path.read_bytes())
+    at = data.index(b"word 0050") - 16
+    data[at : at + 16] = bytes(16)  # its header
+    path.write_bytes(data)
+    found = salvage_hdf5(path, out)
+    assert not [one for one in found.problems if "hangs" in one.reason]
+    assert "a heap of variable-length values is corrupt" in found.problems[0].reason
+    [words] = [one for one in found.datasets if one.path == "/words"]
+    assert 0 < words.rows_lost < 1000
+    lost = {row for low, high in words.lost for row in range(low, high)}
+    with h5py.File(out) as file:
+        kept = file["words"][()]
+        assert all(kept[row] == b"word %04d" % row for row in range(1000) if row not in lost)
+        assert [file[f"g{number}"].attrs["name"] for number in range(20)] == [f"name {n:04}" for n in range(20)]
+    reasons = [one.reason for one in verify_hdf5(path).problems]
+    assert [one.split(":")[0] for one in reasons if "heap of" in one] == ["a heap of variable-length values is corrupt"]
+    assert not [one for one in reasons if "hangs" in one]
+
+    with h5py.File(tmp_path / "outer.h5", "w") as file:  # these bytes are values: nothing is wrong with them
+        file["file"] = np.frombuffer(bytes(data), np.uint8)
+        file["words"] = [f"word {number:04}" for number in range(10)]
+    assert verify_hdf5(tmp_path / "outer.h5").problems == []
+    assert salvage_hdf5(tmp_path / "outer.h5", out, overwrite=True).problems == []
+    with h5py.File(out) as file:
+        assert file["file"][()].tobytes() == bytes(data)

@@ -358,3 +358,27 @@ def test_a_view_in_a_folder_behind_a_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "far" / "away")
     merge_hdf5(files, tmp_path / "link" / "view.h5", virtual=True)
     assert read_file(tmp_path / "far" / "away" / "view.h5")["x"].tolist() == [1, 0, 2, 0]
+
+
+# ---- sizes
+
+
+def nested_groups(file: h5py.File, number: int) -> None:
+    group: Any = file
+    for _ in range(3000):
+        group = group.create_group("g")
+    group["x"] = np.arange(3) + 10 * number
+
+
+def test_3000_nested_groups(tmp_path: Path) -> None:
+    made = merge_hdf5(pair(tmp_path, nested_groups), tmp_path / "out.h5")
+    with h5py.File(made.path) as file:
+        assert file["g/" * 3000 + "x"][:].tolist() == [0, 1, 2, 10, 11, 12]
+
+
+@pytest.mark.parametrize("virtual", [False, True])
+def test_rows_that_no_memory_holds(tmp_path: Path, virtual: bool) -> None:
+    paths = pair(tmp_path, lambda file, _: file.create_dataset("x", (900, 1 << 40), "f4", chunks=(1, 1 << 20)))
+    with pytest.raises(InputError, match=r"a\.h5: dataset '/x' has rows of 4\.40 TB, and a row must fit into memory"):
+        merge_hdf5(paths, tmp_path / "out.h5", virtual=virtual)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.h5", "b.h5"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -188,3 +189,50 @@ for i in range(20):
     writers = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), str(k)]) for k in range(4)]
     assert [writer.wait() for writer in writers] == [0] * 4
     assert len(read_manifest(tmp_path / "holdfast.manifest.json").entries) == 80
+
+
+def read_bytes() -> int:
+    """Returns how many bytes this process has read so far."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def test_a_large_file_that_is_no_tfrecord_is_not_searched(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.tfrecord"
+    path.touch()
+    os.truncate(path, 1 << 30)
+    before = read_bytes()
+    report = verify_file(path)
+    assert read_bytes() - before < 16 << 20
+    assert [problem.reason for problem in report.problems] == ["not a TFRecord: no record begins in its first megabyte"]
+
+
+def test_a_file_with_a_destroyed_first_megabyte_is_searched(tmp_path: Path) -> None:
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(bytes(2 << 20) + frames(RECORDS * 200))
+    assert verify_file(path).records == len(RECORDS) * 200
+
+
+BOMB = """
+import resource, sys, holdfast as hold
+from holdfast.data.formats.tfrecord.verify import verify_file
+now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (now + (40 << 20),) * 2)
+try:
+    list(hold.TFRecordReader(sys.argv[1]))
+except hold.errors.InputError as error:
+    print(error)
+print(verify_file(sys.argv[1]).problems[0].reason)
+"""
+
+
+def test_a_gzip_bomb_under_a_limit_of_memory(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.tfrecord.gz"
+    path.write_bytes(gzip.compress(codec.frame(bytes(80 << 20)), 1))
+    done = subprocess.run([sys.executable, "-c", BOMB, str(path)], capture_output=True, text=True, check=True)
+    read, verified = done.stdout.splitlines()
+    assert re.fullmatch(
+        r"the record at byte 0 needs 83,886,096 bytes, more than the RLIMIT_AS of [\d,]+ bytes leaves;"
+        r" it may be a gzip bomb; raise the limit to read it",
+        verified,
+    )
+    assert read.startswith(f"{path}: the record at byte 0 needs 83,886,096 bytes")

@@ -378,3 +378,10 @@ def test_epochs_are_never_given_twice(tmp_path: Path) -> None:
     other = LeaderEpoch(out.folder, take_over=True)
     assert other.number == 5
     other.close()
+
+
+def test_without_a_descriptor_for_any_producer_the_limit_is_named(tmp_path: Path) -> None:
+    with small(tmp_path).server() as server:
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (20, 20))
+        with pytest.raises(RefusedError, match=r"the server has no descriptors left .*\(RLIMIT_NOFILE\)"):
+            connect(server.address, "p", timeout=5)

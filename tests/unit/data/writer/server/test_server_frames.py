@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.writer.factories_rows import SCHEMA, rows
+from unit.data.writer.factories_rows import SCHEMA, rows
 
 import holdfast as hold
 from holdfast._native.checksum import combine

@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 import pytest
 from factories_central import SMALL, by_producer, small
-from unit.writer.factories_rows import SCHEMA, row, rows
+from unit.data.writer.factories_rows import SCHEMA, row, rows
 
 import holdfast as hold
 from holdfast._native.codec import crc32c

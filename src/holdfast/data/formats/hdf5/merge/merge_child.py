@@ -16,6 +16,7 @@ import numpy as np
 
 from ....._native import codec
 from ....._util.failpoints import failpoint
+from ....._util.text import format_bytes
 from ..filters import has_checksum, is_compressed
 from ..object_walk import reason_of
 from .compatibility import check_compatibility, check_shared_datasets
@@ -49,8 +50,8 @@ _MAX_THREADS = 4
 
 def merge(job: dict[str, Any], reporter: Reporter) -> None:
     """Reports how it ended: `result`, `refused` or `failed`."""
+    work = _Merge(job, reporter)
     try:
-        work = _Merge(job, reporter)
         try:
             work.prepare()
             try:
@@ -66,6 +67,8 @@ def merge(job: dict[str, Any], reporter: Reporter) -> None:
     except MergeError as error:
         kind = "write" if error.kind == "again" else error.kind
         reporter.send({"refused": [kind, error.path, error.reason, error.offset]})
+    except MemoryError as error:
+        reporter.send({"refused": ["input", job["files"][0], work.widest_rows() or str(error), None]})
     except OSError as error:
         if error.errno is None:
             raise
@@ -82,6 +85,7 @@ class _Merge:
         self._states: States | None = None
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="holdfast") if threads > 1 else None
         self._sources: list[MergeInput] = []
+        self._plans: list[CopyPlan] = []
         self._files = OpenInputs(self._sources, job["view_from"])
         self._rows = Rows(self._files, self._pool)
         self._splits = SplitReader(Rows(self._files))
@@ -103,6 +107,16 @@ class _Merge:
         else:
             self._plans = [with_lossless_filters(plan, self._schema.notes) for plan in plans]
         failpoint("merge-surveyed", kill_parent=True)
+
+    def widest_rows(self) -> str:
+        """Says which dataset needs the most memory for a row; rows are read to check the result."""
+        if not self._plans:
+            return ""
+        widest = max((plan.target for plan in self._plans), key=lambda target: target.like.row_bytes)
+        return (
+            f"dataset {widest.path!r} has rows of {format_bytes(widest.like.row_bytes)}, and a row must fit into memory"
+            " to be checked: store it with more and smaller rows"
+        )
 
     def _progress(self, n: int) -> None:
         with self._lock:

@@ -26,6 +26,7 @@ from ....._util.failpoints import failpoint
 from ....._util.fds import raise_nofile
 from .....errors import CorruptError, InputError, SchemaError, TargetExistsError, WriteError
 from .....procfs.descriptors import count_own
+from ...parts_manifest import check_not_only_copy
 from ..filters import check_zstd
 from ..sandbox import Progress, SandboxedProcess
 from .inputs import check_sources, take_stamps
@@ -117,6 +118,8 @@ def merge_hdf5(
     sources, target = [os.path.abspath(os.fsdecode(file)) for file in files], Path(os.path.abspath(os.fsdecode(out)))
     job = _job(sources, target, order, runs, virtual, attributes, codec)
     check_not_input(sources, [target])
+    if overwrite:
+        check_not_only_copy(sources, [target])
     if virtual:
         check_fd_limit(target, len(sources))
     workdir = WorkDir(target, overwrite=overwrite)

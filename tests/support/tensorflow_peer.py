@@ -1,6 +1,6 @@
 """The child behind tensorflow_client.py: answers with what TensorFlow itself writes, reads and parses.
 
-Bytes cross as base64. It runs by hand too: `python tests/tensorflow_peer.py`, then {"op": "version"}.
+Bytes cross as base64. It runs by hand too: `python tests/support/tensorflow_peer.py`, then {"op": "version"}.
 """
 
 from __future__ import annotations

@@ -20,10 +20,10 @@ import numpy as np
 import pytest
 
 from holdfast._util.process import call_after_fork
+from holdfast.data import h5py_guard
 from holdfast.data.formats.hdf5.writer import HDF5Writer
 from holdfast.data.h5py_guard import ExistingFileError, HeldFileError, UnlockedWriteError, protect_h5py
 from holdfast.errors import ForkedWriterError, TargetExistsError, WriteError, WriterBusyError
-from holdfast.process.filelocks import h5py_guard
 from holdfast.schema import Int64
 from python_child import TIMEOUT_S, python, run_forked
 

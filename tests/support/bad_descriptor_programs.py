@@ -64,6 +64,21 @@ def _programs(table: str) -> list[Program]:
 
 
 FAULTY = _programs("""
+=== a file closed late takes a socket's number, whose thread prints its traceback | stale close
+def offender():
+    turn(0)
+    file = open(NULL, 'rb')
+    os.close(file.fileno()); done()
+    turn(2)
+    file.close(); done()  #C
+def victim():
+    turn(1); mine = socket.socket(); done()
+    turn(3); mine.getsockopt(1, 3)  #V
+run(offender, victim)
+=== a program gets a number that its own start has used | not inherited
+import subprocess
+fd = os.open(NULL, 0)
+subprocess.run([sys.executable, '-c', f'import os; os.read({fd}, 1)'], stderr=subprocess.DEVNULL)
 === a number closed twice | double close
 fd = os.open(NULL, 0)
 os.close(fd)
@@ -1048,6 +1063,31 @@ subprocess.run([sys.executable, '-c', 'import os,sys; os.read(int(sys.argv[1]), 
 """)
 
 CLEAN = _programs("""
+=== a closing loop that keeps some
+for fd in set(range(3, 64)) - {5, 9, 13, 20}:
+    try:
+        os.close(fd)
+    except OSError:
+        pass
+for fd in (30, 7, 41, 12, 3, 50, 22):
+    try:
+        os.close(fd)
+    except OSError:
+        pass
+=== functions that ask whether a number is open
+import fcntl
+def is_open(fd, how):
+    try:
+        how(fd)
+    except OSError:
+        return False
+fd = os.open(NULL, 0)
+os.close(fd)
+is_open(fd, os.fstat)
+try:
+    fcntl.fcntl(fd, fcntl.F_GETFL)
+except OSError:
+    pass
 === a daemon closes a range
 os.close(os.open(NULL, 0))
 os.closerange(3, 256)
