@@ -135,7 +135,7 @@ os._exit(guard.exit_code)
 
 
 # Looking at all processes costs milliseconds, and is repeated only after some seconds: not in these tests.
-OFTEN = "import holdfast.process.guard.leak_watch\nholdfast.guard.leak_watch._REST = 1\n"
+OFTEN = "import holdfast.process.guard.leak_watch\nholdfast.process.guard.leak_watch._REST = 1\n"
 
 SHARED = """
 import mmap
