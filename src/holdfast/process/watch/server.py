@@ -156,7 +156,7 @@ def token_from_environment(environment: Mapping[str, str] = os.environ) -> str |
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     method: str
     path: str
     query: str
@@ -176,7 +176,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     status: int
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -192,15 +192,15 @@ class Answer:
         return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
-def _plain(status: int, text: str, headers: Mapping[str, str] | None = None) -> Answer:
-    return Answer(status, text.encode(), {"Content-Type": "text/plain; charset=utf-8", **(headers or {})})
+def _plain(status: int, text: str, headers: Mapping[str, str] | None = None) -> HttpAnswer:
+    return HttpAnswer(status, text.encode(), {"Content-Type": "text/plain; charset=utf-8", **(headers or {})})
 
 
-def _json(facts: Any, status: int = 200) -> Answer:
-    return Answer(status, json.dumps(facts).encode(), {"Content-Type": "application/json"})
+def _json(facts: Any, status: int = 200) -> HttpAnswer:
+    return HttpAnswer(status, json.dumps(facts).encode(), {"Content-Type": "application/json"})
 
 
-def read_request(file: io.BufferedIOBase) -> Request | Answer | None:
+def read_request(file: io.BufferedIOBase) -> HttpRequest | HttpAnswer | None:
     """Returns the next request, the answer to what is none, or None at the end of the connection."""
     head = b""
     while line := file.readline(_MOST_HEAD_BYTES - len(head)):
@@ -223,7 +223,7 @@ def read_request(file: io.BufferedIOBase) -> Request | Answer | None:
     except http.client.HTTPException:
         return _plain(431, "expected at most 100 headers\n")
     method, path, query, minor = match.groups(default="")
-    return Request(
+    return HttpRequest(
         method, path, query, headers, is_last=minor == "0" or headers.get("connection", "").lower() == "close"
     )
 
@@ -240,11 +240,11 @@ class Gate:
         secret = hmac.new((token or "").encode(), b"holdfast cookie", hashlib.sha256).hexdigest()
         self._cookie = f"holdfast_watch={secret}"
 
-    def check(self, request: Request) -> Answer | None:
+    def check(self, request: HttpRequest) -> HttpAnswer | None:
         """Returns the answer to a request that is not let in."""
         return self._check_host(request) if self._token is None else self._check_token(request, self._token)
 
-    def _check_host(self, request: Request) -> Answer | None:
+    def _check_host(self, request: HttpRequest) -> HttpAnswer | None:
         names = request.headers.get_all("host", [])
         host = re.sub(r":\d*$", "", "".join(names)).strip("[]").lower()
         if len(names) == 1 and is_loopback(host):
@@ -255,7 +255,7 @@ class Gate:
             "under another name, give holdfast watch a --token\n",
         )
 
-    def _check_token(self, request: Request, token: bytes) -> Answer | None:
+    def _check_token(self, request: HttpRequest, token: bytes) -> HttpAnswer | None:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token):
             return None
@@ -273,7 +273,7 @@ class Gate:
             {"WWW-Authenticate": "Bearer"},
         )
 
-    def _remember(self, request: Request, query: list[tuple[str, str]]) -> Answer:
+    def _remember(self, request: HttpRequest, query: list[tuple[str, str]]) -> HttpAnswer:
         """Sets a cookie and removes the token from the address, which browsers keep and show."""
         name = request.path.rpartition("/")[2]
         where = (name or "./") + (f"?{urlencode(query)}" if query else "")
@@ -301,7 +301,7 @@ class WatchApp:
         self._lock = threading.Lock()
         self._made: tuple[Published, bytes] | None = None
         self._static: dict[str, tuple[bytes, bytes, str]] = {}
-        self._routes: dict[str, Callable[[Request], Answer]] = {
+        self._routes: dict[str, Callable[[HttpRequest], HttpAnswer]] = {
             "/": partial(self._send_file, "page.html", "text/html"),
             "/static/page.css": partial(self._send_file, "page.css", "text/css"),
             "/static/page.js": partial(self._send_file, "page.js", "text/javascript"),
@@ -313,7 +313,7 @@ class WatchApp:
             "/api/events": self._events,
         }
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: HttpRequest) -> HttpAnswer:
         refused = self._gate.check(request)
         # Without the token a probe gets a yes or no.
         if refused is not None and not (refused.status == 401 and request.path in ("/healthz", "/readyz")):
@@ -325,15 +325,15 @@ class WatchApp:
             return _plain(405, "expected GET or HEAD\n", {"Allow": "GET, HEAD"})
         return _plain(413, "expected a request without a body\n") if request.has_body else route(request)
 
-    def _send_file(self, name: str, kind: str, request: Request) -> Answer:
+    def _send_file(self, name: str, kind: str, request: HttpRequest) -> HttpAnswer:
         data, packed, tag = self._read_static(name)
         headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
         if request.headers.get("if-none-match") == tag:
-            return Answer(304, b"", headers)
+            return HttpAnswer(304, b"", headers)
         headers["Content-Type"] = f"{kind}; charset=utf-8"
         if request.takes_gzip:
-            return Answer(200, packed, headers | {"Content-Encoding": "gzip"})
-        return Answer(200, data, headers)
+            return HttpAnswer(200, packed, headers | {"Content-Encoding": "gzip"})
+        return HttpAnswer(200, data, headers)
 
     def _read_static(self, name: str) -> tuple[bytes, bytes, str]:
         """Returns the file as it is and packed, which all requests share, and its tag."""
@@ -344,15 +344,15 @@ class WatchApp:
                 self._static[name] = data, gzip.compress(data, 6, mtime=0), tag
             return self._static[name]
 
-    def _state(self, request: Request) -> Answer:
+    def _state(self, request: HttpRequest) -> HttpAnswer:
         only = request.parameter("target")
         if only is not None:
             document = self._collector.document(only=only)
             return _json(document) if document["targets"] else _json({"error": f"there is no target {only!r}"}, 404)
         headers = {"Content-Type": "application/json"}
         if request.takes_gzip:
-            return Answer(200, gzip.compress(self._whole(), 1), headers | {"Content-Encoding": "gzip"})
-        return Answer(200, self._whole(), headers)
+            return HttpAnswer(200, gzip.compress(self._whole(), 1), headers | {"Content-Encoding": "gzip"})
+        return HttpAnswer(200, self._whole(), headers)
 
     def _whole(self) -> bytes:
         """Makes the document once for each round."""
@@ -362,13 +362,13 @@ class WatchApp:
                 self._made = published, json.dumps(self._collector.document(), separators=(",", ":")).encode()
             return self._made[1]
 
-    def _targets(self, request: Request) -> Answer:
+    def _targets(self, request: HttpRequest) -> HttpAnswer:
         document = self._collector.document(history=False)
         names = ("target", "source", "pid", "command", "alive", "verdict", "sentence", "fds", "limit", "eta_s")
         facts: list[Mapping[str, Any]] = [dict(one) for one in document["targets"]]
         return _json({"targets": [{name: one[name] for name in names} for one in facts]})
 
-    def _events(self, request: Request) -> Answer:
+    def _events(self, request: HttpRequest) -> HttpAnswer:
         since = request.parameter("since") or "0"
         try:
             start = float(since)
@@ -378,14 +378,14 @@ class WatchApp:
         only = request.parameter("target")
         return _json({"events": [one for one in events if only in (None, one["target"])]})
 
-    def _metrics(self, request: Request) -> Answer:
+    def _metrics(self, request: HttpRequest) -> HttpAnswer:
         published = self._collector.published
         text = render_metrics(
             self._collector.document(history=False), round_s=published.round_s, rounds=published.rounds
         )
-        return Answer(200, text.encode(), {"Content-Type": CONTENT_TYPE})
+        return HttpAnswer(200, text.encode(), {"Content-Type": CONTENT_TYPE})
 
-    def _probe(self, check: Callable[..., ProbeAnswer], request: Request) -> Answer:
+    def _probe(self, check: Callable[..., ProbeAnswer], request: HttpRequest) -> HttpAnswer:
         is_trusted = self._gate.check(request) is None  # reasons name targets
         document = self._collector.document(history=False)
         target = request.parameter("target")
@@ -437,9 +437,9 @@ class _Connection:
         if request is None:
             return False
         self._expect(_ANSWER_S, is_answering=True)
-        answer = self._app.answer(request) if isinstance(request, Request) else request
-        is_last = not isinstance(request, Request) or request.is_last or request.has_body
-        has_body = bool(answer.body) and not (isinstance(request, Request) and request.method == "HEAD")
+        answer = self._app.answer(request) if isinstance(request, HttpRequest) else request
+        is_last = not isinstance(request, HttpRequest) or request.is_last or request.has_body
+        has_body = bool(answer.body) and not (isinstance(request, HttpRequest) and request.method == "HEAD")
         self._socket.sendall(answer.head(is_last=is_last), socket.MSG_MORE if has_body else 0)
         rest = memoryview(answer.body if has_body else b"")
         while rest:
