@@ -62,11 +62,11 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def explain_emfile(error: BaseException) -> str:
     """Explains a lack of free descriptors with this process's limits, in one line."""
     if any(isinstance(one, OSError) and one.errno == errno.ENFILE for one in _causes(error)):
-        return "too many open files on the whole machine (ENFILE, errno 23): see fs.file-max"
+        return "Too many open files on the whole machine (ENFILE, errno 23): see fs.file-max"
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = count(REAL, os.getpid())
     return (
-        f"too many open files (EMFILE, errno 24): this process ({os.getpid()}) has {'all' if used is None else used} "
+        f"Too many open files (EMFILE, errno 24): this process ({os.getpid()}) has {'all' if used is None else used} "
         f"of {soft} descriptors; its hard limit is {hard}. `holdfast doctor {os.getpid()}` shows what holds them"
     )
 
