@@ -24,7 +24,6 @@ from .leader_epoch import LeaderEpoch
 from .protocol import STOPPING, FrameLayout, pack_message
 from .sealer import Sealer
 from .server_process import ServerSettings
-from .shared_buffer import slots_for
 
 _DRAIN_S = 5.0  # for frames in transit when the server is stopped
 _TICK_S = 0.5
@@ -51,7 +50,6 @@ class CentralWriter:
             self.buffers,
             token=settings.token,
             n_pieces=self.layout.n_pieces,
-            shared_buffer=slots_for(self.layout.chunk_bytes, self._window_bytes) if self.layout.is_plain else None,
             welcome=self._welcome,
         )
         self.sealer = Sealer()
