@@ -77,11 +77,6 @@ class CentralWriter:
             text = f"a chunk of {self.layout.chunk_rows:,} rows has {chunk_bytes:,} bytes"
             raise ValueError(f"{text}: expected queue_bytes to be twice that, got {self.settings.queue_bytes:,}")
 
-    @property
-    def _window_bytes(self) -> int:
-        """How much a producer may have sent without an acknowledgement."""
-        return max(1, min(_WINDOW_BYTES[self.settings.ack], self.settings.queue_bytes // 4))
-
     def _begin(self) -> None:
         settings = self.settings
         self._epoch = LeaderEpoch(self.folder, take_over=settings.take_over)
@@ -112,7 +107,8 @@ class CentralWriter:
             "epoch": self.journal.epoch,
             "folder": str(self.folder),
             "full": self.ingest.full,
-            "window_bytes": self._window_bytes,
+            # How much a producer may have sent without an acknowledgement.
+            "window_bytes": max(1, min(_WINDOW_BYTES[self.settings.ack], self.settings.queue_bytes // 4)),
             "frame_bytes": self.settings.queue_bytes,
         }
 
