@@ -294,7 +294,7 @@ def main() -> int:
     parser.add_argument("--everywhere", choices=["producer", "server", "sealer"])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ack", choices=["process", "disk"], default="process")
-    parser.add_argument("--fixed", action="store_true", help="use rows of a fixed size, whose segments are sealed in place")
+    parser.add_argument("--fixed", action="store_true", help="use rows of a fixed size, sealed in place")
     parser.add_argument("--folder", type=Path, help="folder to work in, which is kept [default: a temporary one]")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
