@@ -17,6 +17,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from operator import index
 from types import FrameType
 from typing import Any, NamedTuple
@@ -166,16 +167,9 @@ def _launch(source: str, rank: object, world: object) -> Launch:
     return found
 
 
-def _torchrun(environ: Environment) -> Launch | None:
-    return _pair(environ, "torchrun", "RANK", "WORLD_SIZE")
-
-
-def _jax(environ: Environment) -> Launch | None:
-    return _pair(environ, "JAX", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES")
-
-
-def _open_mpi(environ: Environment) -> Launch | None:
-    return _pair(environ, "Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+_torchrun = partial(_pair, source="torchrun", rank="RANK", world="WORLD_SIZE")
+_jax = partial(_pair, source="JAX", rank="JAX_PROCESS_ID", world="JAX_NUM_PROCESSES")
+_open_mpi = partial(_pair, source="Open MPI", rank="OMPI_COMM_WORLD_RANK", world="OMPI_COMM_WORLD_SIZE")
 
 
 def _slurm(environ: Environment) -> Launch | None:

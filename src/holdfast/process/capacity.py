@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from .._util.text import counted, format_bytes
+from .._util.text import format_bytes
 from ..procfs.limits import (
     PIPE_PAGES,
     Limit,
@@ -57,13 +57,6 @@ class CapacityRequest:
     tensors: int = 2
     loaders: int = 1
     sharing: Sharing = Sharing.DESCRIPTOR
-
-    def __post_init__(self) -> None:
-        for name, least in (("workers", 0), ("open_shards", 0), ("prefetch", 1), ("tensors", 1), ("loaders", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"expected {name} of at least {least}, got {getattr(self, name)}")
-        if self.batch_bytes is not None and self.batch_bytes < 1:
-            raise ValueError(f"expected a batch of at least one byte, got {self.batch_bytes}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,14 +163,17 @@ def memory_bytes(request: CapacityRequest) -> int:
 
 # ---- costs against limits
 
+_WHY_MAIN = f"{BASE_FDS} for Python, torch and logs; a loader: 4 pipes a worker, 2 more, and its tensors in flight"
+_WHY_WORKER = "those of the main process without tensors, its open shards, and its tensors in flight"
+
 
 def requirements(request: CapacityRequest, limits: SystemLimits) -> Iterator[Requirement]:
     """Yields each resource that can run out, with the current limits."""
     soft = limits.nofile.soft
-    yield Requirement(name="descriptors, main process", need=main_fds(request), have=soft, why=_why_main(request))
+    yield Requirement(name="descriptors, main process", need=main_fds(request), have=soft, why=_WHY_MAIN)
     if not request.workers:
         return
-    yield Requirement(name="descriptors, a worker", need=worker_fds(request), have=soft, why=_why_worker(request))
+    yield Requirement(name="descriptors, a worker", need=worker_fds(request), have=soft, why=_WHY_WORKER)
     yield Requirement(
         name="descriptors, all together",
         need=all_fds(request),
@@ -192,9 +188,8 @@ def requirements(request: CapacityRequest, limits: SystemLimits) -> Iterator[Req
         why="3 per worker and 1 per loader; past this new pipes shrink from 64 to 8 KiB and are slow",
         must=False,
     )
-    yield Requirement(
-        name="processes and threads", need=tasks(request), have=_tightest(limits.tasks), why=_why_tasks(request)
-    )
+    why = f"{tasks(request) // (request.loaders * request.workers)} a worker: itself and its queues' threads"
+    yield Requirement(name="processes and threads", need=tasks(request), have=_tightest(limits.tasks), why=why)
     yield Requirement(
         name="/dev/shm", need=shm_bytes(request), have=limits.shm.headroom, why="a batch × prefetch × workers × loaders"
     )
@@ -204,28 +199,6 @@ def requirements(request: CapacityRequest, limits: SystemLimits) -> Iterator[Req
 
 def _tightest(limits: tuple[Limit, ...]) -> float | None:
     return min((limit.headroom for limit in limits if limit.headroom is not None), default=None)
-
-
-def _why_main(request: CapacityRequest) -> str:
-    if not request.workers:
-        return f"{BASE_FDS} for Python, torch and logs; {counted(request.open_shards, 'shard')}"
-    queues = f"4·{request.workers} + 2 pipes a loader"
-    sent = (
-        f"; {request.workers} × {request.prefetch} batches × {request.tensors} tensors"
-        if tensors_on_the_way(request)
-        else ""
-    )
-    return f"{BASE_FDS} for Python, torch and logs; {queues}{sent}"
-
-
-def _why_worker(request: CapacityRequest) -> str:
-    sent = f", {request.prefetch} batches × {request.tensors} tensors" if tensors_on_the_way(request) else ""
-    shards = counted(request.open_shards, "open shard")
-    return f"the main process's {BASE_FDS} and its pipes, {shards}{sent}"
-
-
-def _why_tasks(request: CapacityRequest) -> str:
-    return f"{tasks(replace(request, workers=1, loaders=1))} a worker: itself and its queues' threads"
 
 
 def fits(request: CapacityRequest, limits: SystemLimits) -> bool:

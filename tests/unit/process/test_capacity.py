@@ -164,19 +164,6 @@ def test_nothing_fits_where_not_even_python_does() -> None:
     assert "not even" in setting.why
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"workers": -1}, "expected workers of at least 0, got -1"),
-        ({"workers": 1, "prefetch": 0}, "expected prefetch of at least 1, got 0"),
-        ({"workers": 1, "batch_bytes": 0}, "expected a batch of at least one byte, got 0"),
-    ],
-)
-def test_a_wish_checks_itself(wrong: dict[str, int], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        CapacityRequest(**wrong)
-
-
 @given(
     request=st.builds(
         CapacityRequest,

@@ -271,13 +271,11 @@ class FilesShard:
         for i, name in enumerate(self._names):
             folder, slash, _ = name.partition(b"/")
             if not slash or folder not in numbers:
+                file = os.fsdecode(self._prefix + self._names[i])
                 known = ", ".join(list(classes)[:8]) + (" …" if len(classes) > 8 else "")
-                raise InputError(f"{self._file(i)}: expected a file in the folder of a class: {known}")
+                raise InputError(f"{file}: expected a file in the folder of a class: {known}")
             labels[i] = numbers[folder]
         return labels
-
-    def _file(self, row: int) -> str:
-        return os.fsdecode(self._prefix + self._names[row])
 
     def __len__(self) -> int:
         return len(self._names)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...schema import Array, Column
+from ...schema import Array
 from ..formats.tfrecord.writer import TFRecordWriter
 from ..loader.dataset import read
 from .rows import OWN, check_own, is_presence
@@ -34,7 +33,7 @@ def export(log: str, folder: str | os.PathLike[str]) -> Exported:
     schema = dataset.schema
     check_own(schema, log)
     metrics = [name for name in schema if name not in OWN and not is_presence(schema, name)]
-    scalars = [name for name in metrics if _is_scalar(schema[name])]
+    scalars = [name for name in metrics if isinstance(one := schema[name], Array) and not one.shape]
     flags = {name: f"{name}_present" for name in scalars if is_presence(schema, f"{name}_present")}
     columns = [*OWN, *scalars, *flags.values()]
     records: dict[int, list[bytes]] = {}  # of every worker: the rows of a central writer come in any order
@@ -42,7 +41,8 @@ def export(log: str, folder: str | os.PathLike[str]) -> Exported:
     n_values = 0
     with dataset.select(*columns).shard(None).batch(_BATCH).iterate() as batches:
         for batch in batches:
-            for row in _rows(batch):
+            for each in zip(*(column.tolist() for column in batch.values()), strict=True):
+                row = dict(zip(batch, each, strict=True))
                 values = {name: row[name] for name in scalars if name not in flags or row[flags[name]]}
                 worker, time_s = row["worker"], row["time_ns"] / 1e9
                 if worker not in records:
@@ -59,15 +59,6 @@ def export(log: str, folder: str | os.PathLike[str]) -> Exported:
                 writer.write(event)
         paths.append(path)
     return Exported(paths, n_values, [name for name in metrics if name not in scalars])
-
-
-def _is_scalar(column: Column) -> bool:
-    return isinstance(column, Array) and not column.shape
-
-
-def _rows(batch: Any) -> Iterator[dict[str, Any]]:
-    for values in zip(*(column.tolist() for column in batch.values()), strict=True):
-        yield dict(zip(batch, values, strict=True))
 
 
 # ---- protobuf: https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto

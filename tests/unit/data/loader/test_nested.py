@@ -118,8 +118,8 @@ def test_a_batch_of_no_samples_has_the_structure_of_those_before(base: hold.Data
     [
         (lambda sample: 0, "hash", "uint64"),
         (lambda sample: 0.1, "weight", "float64"),
-        (lambda sample: np.int64(0), "hash", "sample 0 of the batch is uint64, sample 2 is int64"),
-        (lambda sample: float("nan"), "id", "sample 0 of the batch is int64, sample 2 is float nan"),
+        (lambda sample: np.int64(0), "hash", "sample 0 is uint64, sample 2 is int64"),
+        (lambda sample: float("nan"), "id", "sample 0 is int64, sample 2 is Python float"),
     ],
 )
 def test_numbers_that_functions_return_keep_their_dtype(tmp_path: Path, other: Any, column: str, dtype: str) -> None:

@@ -100,11 +100,8 @@ def is_lossless(filters: Iterable[Filter]) -> bool:
 
     Filters that are not known to be exact count as lossy: scaleoffset of floats, zfp, sz, sz3, sperr, and unknown ones.
     """
-    return all(code in _LOSSLESS or (code == SCALEOFFSET and _keeps_integers(values)) for code, _, values in filters)
-
-
-def _keeps_integers(values: tuple[int, ...]) -> bool:
-    return values[:2] == (h5py.h5z.SO_INT, h5py.h5z.SO_INT_MINBITS_DEFAULT)
+    integers = (h5py.h5z.SO_INT, h5py.h5z.SO_INT_MINBITS_DEFAULT)
+    return all(code in _LOSSLESS or (code == SCALEOFFSET and values[:2] == integers) for code, _, values in filters)
 
 
 def is_compressed(filters: Iterable[Filter]) -> bool:

@@ -136,11 +136,7 @@ def walk_orphans(
         (groups if isinstance(obj, h5py.Group) else others).append(found)
     for there, obj, identity in groups + others:
         if identity not in seen:
-            yield from _walk([(ObjectRef(there, "group"), partial(_itself, obj))], reporter, avoid, seen, True)
-
-
-def _itself(obj: Any) -> Any:
-    return obj
+            yield from _walk([(ObjectRef(there, "group"), partial(lambda one: one, obj))], reporter, avoid, seen, True)
 
 
 def _walk(

@@ -44,11 +44,8 @@ def external_problems(dataset: h5py.Dataset, directory: str = ".") -> list[str]:
         size, there = min(size, left), os.path.join(directory, name)
         left -= size
         if not os.path.isfile(there):
-            found.append(f"its values are in {name!r}, which {_is_no_file(there)}")
+            missing = "is not a file" if os.path.exists(there) else "does not exist"
+            found.append(f"its values are in {name!r}, which {missing}")
         elif (got := os.path.getsize(there)) < start + size:
             found.append(f"its values are in {name!r}, which has {got:,} bytes, expected {start + size:,}")
     return found
-
-
-def _is_no_file(path: str) -> str:
-    return "is not a file" if os.path.exists(path) else "does not exist"

@@ -86,7 +86,7 @@ class _Build:
         if self._job.get("user_block"):
             options["userblock_size"] = self._job["user_block"]
         self.file = _open(self._job["out"], tuple(self._job["identity"]), **options)
-        self._decoder = ValueDecoder(self.file, self._where)
+        self._decoder = ValueDecoder(self.file, self.made.get)
 
     def handle(self, message: Message) -> None:
         head, body = message
@@ -162,9 +162,6 @@ class _Build:
             return bool(self.file.id.links.exists(raw_of(path)))
         except (KeyError, ValueError, RuntimeError):
             return False
-
-    def _where(self, address: int) -> str | None:
-        return self.made.get(address)
 
     def _register(self, head: dict[str, Any]) -> None:
         self.made[head.get("address", -1)] = head["path"]

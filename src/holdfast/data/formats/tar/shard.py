@@ -169,7 +169,10 @@ class TarShard:
         """Infers columns from the first samples: .npy members in their dtype, all others as Bytes."""
         first = self.index.kinds[: self.index.first[min(len(self), samples)]]
         names = {KEY: Bytes()} | {self.index.extensions[kind]: Bytes() for kind in np.unique(first)}
-        return {name: self._npy_column(name, first) if _is_npy(name) else column for name, column in names.items()}
+        return {
+            name: self._npy_column(name, first) if name.rpartition(".")[2] == "npy" else column
+            for name, column in names.items()
+        }
 
     def _npy_column(self, name: str, kinds: Ints) -> Column:
         members = np.flatnonzero(kinds == self._kinds[name])
@@ -376,10 +379,6 @@ class TarShard:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _is_npy(extension: str) -> bool:
-    return extension == "npy" or extension.endswith(".npy")
 
 
 def _is_npz(key: str) -> bool:

@@ -180,17 +180,13 @@ def _encoder_of(column: Column) -> _Encoder:
     if isinstance(column, Ragged):
         return lambda parts, rows: _lists(parts, rows, column.value)
     if is_label(column):
-        return _labels
+        return lambda parts, rows: (b"%d" % number for number in parts[0].tolist())
     return lambda parts, rows: _arrays(parts, rows, column)
 
 
 def _strings(parts: Any, rows: int) -> Iterator[Payload]:
     view, ends = memoryview(parts[0]).cast("B"), parts[1].tolist()
     return (view[ends[i] : ends[i + 1]] for i in range(rows))
-
-
-def _labels(parts: Any, rows: int) -> Iterator[Payload]:
-    return (b"%d" % number for number in parts[0].tolist())
 
 
 def _arrays(parts: Any, rows: int, value: Value) -> Iterator[Payload]:

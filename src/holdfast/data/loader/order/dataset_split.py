@@ -92,13 +92,9 @@ def _bits(mask: Mask, stop: int, start: int = 0) -> npt.NDArray[np.uint8]:
     return np.unpackbits(mask[first : -(-stop // 8)])[start - first * 8 : stop - first * 8]
 
 
-def _count(mask: Mask) -> int:
-    return int(np.bitwise_count(mask).sum()) if hasattr(np, "bitwise_count") else int(np.unpackbits(mask).sum())
-
-
 def picked_counts(counts: Sequence[int], masks: Masks) -> list[int]:
     """Returns how many samples of every shard are selected."""
-    return [n if mask is None else _count(mask) for n, mask in zip(counts, masks, strict=True)]
+    return [n if mask is None else int(np.unpackbits(mask).sum()) for n, mask in zip(counts, masks, strict=True)]
 
 
 def picked_rows(mask: Mask, rows: Ints) -> Ints:

@@ -179,10 +179,11 @@ def _is_numpy(kind: type) -> bool:
 
 
 class _Untyped(NamedTuple):
-    """Python numbers: one, a list of them, or lists of lists."""
+    """Python numbers, or lists of lists of them and of what has a dtype."""
 
     value: Any
-    kinds: set[Any]
+    kinds: set[Any]  # of Python numbers
+    dtypes: set[np.dtype[Any]]
 
 
 class _MisfitError(ValueError):
@@ -192,13 +193,13 @@ class _MisfitError(ValueError):
 def _item(name: str, index: int, value: Any) -> Any:
     """Converts a value to an array, a byte string, or a column for a list of strings or lists; None for an empty list.
 
-    Python numbers stay untyped.
+    Python numbers, and lists, stay untyped.
     """
     try:
         item = _plain(value)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise _wrong(name, index, value, error) from error
-    if isinstance(item, np.ndarray) and item.dtype.hasobject:
+    if any(dtype.hasobject for dtype in _dtypes(item)):
         raise SchemaError(
             f"column {name!r}, sample {index} of the batch: expected numbers, an array, bytes or a list of these, "
             f"got {_short(value)}"
@@ -212,7 +213,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (BytesColumn, RaggedColumn)):
         return value
     if type(value) in _PYTHON_NUMBERS:
-        return _Untyped(value, {type(value)})
+        return _Untyped(value, {type(value)}, set())
     if isinstance(value, (list, tuple)):
         return _list(value)
     if callable(getattr(value, "numpy", None)):  # a tensor of torch or TensorFlow
@@ -233,29 +234,10 @@ def _list(value: Sequence[Any]) -> Any:
         return join_bytes([_string(item) for item in value])
     numbers = _flat(value)
     kinds = set(map(type, numbers))
-    if kinds <= _PYTHON_NUMBERS:
-        return _Untyped(value, kinds)
-    if not any(issubclass(kind, _STRINGS) for kind in kinds) and not _is_one_scalar_type(kinds):
-        if all(map(_is_numpy, kinds)):
-            dtypes = set(map(_dtype, numbers))
-        else:
-            dtypes = {np.asarray(one).dtype for one in numbers if type(one) not in _PYTHON_NUMBERS}
-        if len(dtypes) > 1 or kinds & _PYTHON_NUMBERS:
-            return _mixed_list(value, kinds & _PYTHON_NUMBERS, dtypes)
-    array = np.asarray(value)
-    if array.dtype.kind in "US" and not isinstance(value[0], np.ndarray):
+    dtypes = {np.asarray(one).dtype for one in numbers if type(one) not in _PYTHON_NUMBERS}
+    if any(issubclass(kind, _STRINGS) for kind in kinds):
         raise TypeError("strings and numbers in one list, or lists of strings in lists")
-    return array
-
-
-def _mixed_list(value: Sequence[Any], kinds: set[Any], dtypes: set[np.dtype[Any]]) -> Any:
-    """Converts a list of numbers and arrays of several dtypes, or of some and Python numbers."""
-    common = _common(dtypes)
-    dtype = common and _dtype_beside(common, kinds)
-    if dtype is None:
-        words = sorted(map(str, dtypes)) + sorted(f"Python {kind.__name__}" for kind in kinds)
-        raise TypeError(f"no dtype holds all of {', '.join(words)} exactly: cast them in the function")
-    return _convert(value, kinds, dtype)
+    return _Untyped(value, kinds & _PYTHON_NUMBERS, dtypes)
 
 
 def _flat(value: Sequence[Any]) -> Sequence[Any]:
@@ -339,21 +321,20 @@ def _common(dtypes: set[np.dtype[Any]]) -> np.dtype[Any] | None:
 
 
 def _holds(common: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
+    """Whether numpy's promotion is exact: it also makes strings of numbers, and floats of 64-bit ints."""
     if common.kind == dtype.kind:
         return common.kind != "V" or common == dtype
-    if dtype.kind in "iu" and common.kind in "fc":
-        bits = 8 * dtype.itemsize - (dtype.kind == "i")
-        return bits <= np.finfo(common).nmant + 1
-    return dtype.kind + common.kind in ("bi", "bu", "bf", "bc", "ui", "fc")
+    rounds = common.kind in "fc" and dtype.kind in "iu" and dtype.itemsize == 8
+    return dtype.kind in "biuf" and common.kind in "iufc" and not rounds
 
 
 def _give_dtype(name: str, items: list[Any], hint: Column | None) -> list[Any]:
-    """Converts Python numbers to arrays."""
+    """Converts Python numbers and lists to arrays."""
     untyped = [item for item in items if isinstance(item, _Untyped)]
     if not untyped:
         return items
     kinds: set[Any] = set().union(*[item.kinds for item in untyped])
-    beside = [(index, item.dtype) for index, item in enumerate(items) if isinstance(item, np.ndarray)]
+    beside = [(index, dtype) for index, item in enumerate(items) for dtype in _dtypes(item)]
     in_schema = _dtype_in(hint, kinds) if isinstance(untyped[0].value, (list, tuple)) else None
     if beside:
         common = _common({dtype for _, dtype in beside})
@@ -367,19 +348,22 @@ def _give_dtype(name: str, items: list[Any], hint: Column | None) -> list[Any]:
         dtype, whose = _python_dtype(kinds), f"Python {'floats' if float in kinds else 'ints'}"
     found = []
     for index, item in enumerate(items):
-        if isinstance(item, _Untyped):
-            try:
-                found.append(_convert(item.value, item.kinds, dtype))
-            except _MisfitError as error:
-                raise SchemaError(
-                    f"column {name!r}, sample {index} of the batch: {error}. This is the dtype of {whose}; where "
-                    "it is not enough, return numpy numbers or arrays of one dtype from the function"
-                ) from None
-            except (TypeError, ValueError) as error:
-                raise _wrong(name, index, item.value, error) from error
-        else:
-            found.append(item)
+        try:
+            found.append(_convert(item.value, item.kinds, dtype) if isinstance(item, _Untyped) else item)
+        except _MisfitError as error:
+            raise SchemaError(
+                f"column {name!r}, sample {index} of the batch: {error}. This is the dtype of {whose}; where "
+                "it is not enough, return numpy numbers or arrays of one dtype from the function"
+            ) from None
+        except (TypeError, ValueError) as error:
+            raise _wrong(name, index, item.value, error) from error
     return found
+
+
+def _dtypes(item: Any) -> set[np.dtype[Any]]:
+    if isinstance(item, _Untyped):
+        return item.dtypes
+    return {item.dtype} if isinstance(item, (np.ndarray, np.generic)) else set()
 
 
 def _convert(value: Any, kinds: set[Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -423,20 +407,15 @@ def _check_dtypes(name: str, items: list[Any]) -> None:
 
 
 def _no_dtype(name: str, items: list[Any]) -> SchemaError:
-    """Names two samples whose types are incompatible. Their numbers have dtypes, or are Python numbers."""
-    typed = [(index, item.dtype) for index, item in enumerate(items) if isinstance(item, (np.ndarray, np.generic))]
-    first, dtype = typed[0]
-    words = [(index, str(other)) for index, other in typed if _common({dtype, other}) is None] + [
-        (index, _short(item.value))
-        for index, item in enumerate(items)
-        if isinstance(item, _Untyped) and _dtype_beside(dtype, item.kinds) is None
-    ]
-    if not words:  # each is compatible with the first: three dtypes or more
-        words = [(index, str(other)) for index, other in typed if other != dtype]
-    index, word = words[0]
+    """Names the first sample of each type."""
+    first: dict[str, int] = {}
+    for index, item in enumerate(items):
+        for word in [*map(str, _dtypes(item)), *(f"Python {kind.__name__}" for kind in getattr(item, "kinds", ()))]:
+            first.setdefault(word, index)
+    found = ", ".join(f"sample {index} is {word}" for word, index in first.items())
     return SchemaError(
-        f"column {name!r}: the samples' types are incompatible: sample {first} of the batch is {dtype}, sample "
-        f"{index} is {word}, and no dtype holds all of their numbers exactly: cast them in the function"
+        f"column {name!r}: the samples' types are incompatible: in the batch, {found}, and no dtype holds all of "
+        "their numbers exactly: cast them in the function"
     )
 
 

@@ -89,7 +89,7 @@ class Pipeline:
                 self._template = _without_rows(rows)
             elif not rows and self._template is not None:
                 # What the functions would have made of no sample is not known: what they made before is assumed.
-                item.rows = rows = map_leaves(_no_rows, self._template)
+                item.rows = rows = map_leaves(lambda one: None if one is None else one[:0], self._template)
         if self._measures:
             item.size_bytes = sum(map(_size_bytes, rows)) if isinstance(rows, list) else _size_bytes(rows)
 
@@ -158,10 +158,6 @@ def _without_rows(rows: Any) -> Any:
         with suppress(Exception):  # a function may put anything into a batch
             return copy(rows[:0])
     return None
-
-
-def _no_rows(column: Any) -> Any:
-    return None if column is None else column[:0]
 
 
 def _estimate_bytes(rows: Any) -> int:

@@ -48,7 +48,11 @@ class _PrefetchThread:
         try:
             while not self._stopped:
                 # Waits before the next item is made, as that takes memory; it will be about as large as the last one.
-                while ready and self._is_full(ready, ready_bytes + last_bytes) and not self._stopped:
+                while (
+                    ready
+                    and (ready >= self._max_items or ready_bytes + last_bytes > self._max_bytes)
+                    and not self._stopped
+                ):
                     taken = self._taken.get()
                     ready, ready_bytes = ready - 1, ready_bytes - (taken or 0)
                 item = None if self._stopped else next(self._items, None)
@@ -67,9 +71,6 @@ class _PrefetchThread:
             except BaseException as error:  # noqa: BLE001
                 self._error = self._error or error
             self._ready.put(None)
-
-    def _is_full(self, ready: int, with_next_bytes: int) -> bool:
-        return ready >= self._max_items or with_next_bytes > self._max_bytes
 
     def take(self) -> WorkItem | None:
         item = self._ready.get()

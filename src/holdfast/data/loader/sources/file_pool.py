@@ -203,7 +203,7 @@ class FilePool(Generic[H]):
                 if entry is None and (len(self._entries) < self.budget or self._evict()):
                     break
                 self._wait(until, name, thread)
-            while self._open_bytes(name) > self._most_bytes and self._evict():
+            while sum(map(self._size_of, (name, *self._entries))) > self._most_bytes and self._evict():
                 pass
             entry = self._entries[name] = _Entry(users=[thread])
             self._most = max(self._most, len(self._entries))
@@ -215,9 +215,6 @@ class FilePool(Generic[H]):
             self._opened += 1
             self._changed.notify_all()
         return entry, handle
-
-    def _open_bytes(self, name: str) -> int:
-        return sum(map(self._size_of, (name, *self._entries)))
 
     def _open(self, name: str, entry: _Entry[H], until: float) -> H:
         try:

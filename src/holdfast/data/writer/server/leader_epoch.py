@@ -56,7 +56,7 @@ class LeaderEpoch:
         older = [number for number in self._numbers() if number < self.number]
         last = _open(self._path(max(older))) if older else -1
         for number in older:
-            _unlink(self._path(number))
+            self._path(number).unlink(missing_ok=True)
         if last >= 0:
             _wait_for_end(last)
 
@@ -163,10 +163,3 @@ def _describe_owner(fd: int) -> str:
         return f"process {int(content['pid'])} on {content['host']}"
     except (ValueError, LookupError, TypeError):
         return "another process"
-
-
-def _unlink(path: Path) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
