@@ -136,10 +136,22 @@ class DatasetWriter:
         """
         from .server.server_process import Server, make_settings
 
-        given = {name: value for name, value in locals().items() if name not in ("self", "Server", "make_settings")}
         check_keys(self.schema)
         packings(self.schema, codec)
-        return Server(self.folder, make_settings(**given))
+        settings = make_settings(
+            address=address,
+            ack=ack,
+            queue_bytes=queue_bytes,
+            segment_bytes=segment_bytes,
+            backlog_bytes=backlog_bytes,
+            seal_after_s=seal_after_s,
+            seal=seal,
+            token=token,
+            take_over=take_over,
+            chunk_rows=chunk_rows,
+            codec=codec,
+        )
+        return Server(self.folder, settings)
 
     def _location(self) -> Location:
         return LocalLocation(self.folder)
