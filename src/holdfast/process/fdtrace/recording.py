@@ -26,7 +26,7 @@ from .log_format import EBADF, NATIVE, NO_REUSE
 from .partial import MISSES
 from .trace_file import Trace
 
-LIBRARY = Path(__file__).parents[1] / "_native" / "_fdtrace.abi3.so"
+LIBRARY = Path(__file__).parents[2] / "_native" / "_fdtrace.abi3.so"
 _BOOTSTRAP = Path(__file__).with_name("bootstrap")
 _LEAST_FREE = 64 << 20
 _PREFIX = "holdfast-trace-"

@@ -27,9 +27,9 @@ _BINS = 12
 # a pool, and the rise exceeds what pools have; half a pool where the line had closed most of what it opened before.
 _TAILS, _LEAST_TAIL_S, _LATE_RISE = 6, 0.1, 64
 # Not any folder named holdfast: a user's project may have that name.
-_PACKAGE = re.escape(str(Path(__file__).parents[1]))
+_PACKAGE = re.escape(str(Path(__file__).parents[2]))
 _LIBRARY = re.compile(rf"/(site|dist)-packages/|/lib(64)?/python3?[\d.]*/|^<frozen |^<string>$|^{_PACKAGE}/")
-_OWN = re.compile(r"/holdfast/(fdtrace|fd_owners)/")
+_OWN = re.compile(r"/holdfast/(process/)?(fdtrace|fd_owners)/")
 
 
 def is_library(file: str) -> bool:
