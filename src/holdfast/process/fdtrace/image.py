@@ -15,49 +15,42 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from ..._util.fds import open_regular
 from ...errors import CorruptError
+from .tables import Table, row_bytes
 
-EVENT = np.dtype(
-    [
-        ("t_ns", "<u8"),
-        ("tid", "<u4"),
-        ("fd", "<i4"),
-        ("stack", "<u4"),
-        ("action", "u1"),
-        ("kind", "u1"),
-        ("error", "<u2"),
-        ("aux", "<i4"),
-        ("gen", "<u4"),
-    ]
-)
-ENTRY = np.dtype(
-    [
-        ("t_ns", "<u8"),
-        ("stack", "<u4"),
-        ("gen", "<u4"),
-        ("tid", "<u4"),
-        ("kind", "<u2"),
-        ("flags", "<u2"),
-        ("aux", "<i4"),
-        ("closed_by", "<u4"),
-    ]
-)
-COUNTER = np.dtype(
-    [
-        ("stack", "<u4"),
-        ("kind", "<u2"),
-        ("reserved", "<u2"),
-        ("born", "<u4"),
-        ("closed", "<u4"),
-        ("live", "<i4"),
-        ("peak", "<u4"),
-        ("inherited_closed", "<u4"),
-        ("foreign_closed", "<u4"),
-    ]
-)
+EVENT = {
+    "t_ns": "Q",
+    "tid": "I",
+    "fd": "i",
+    "stack": "I",
+    "action": "B",
+    "kind": "B",
+    "error": "H",
+    "aux": "i",
+    "gen": "I",
+}
+ENTRY = {
+    "t_ns": "Q",
+    "stack": "I",
+    "gen": "I",
+    "tid": "I",
+    "kind": "H",
+    "flags": "H",
+    "aux": "i",
+    "closed_by": "I",
+}
+COUNTER = {
+    "stack": "I",
+    "kind": "H",
+    "reserved": "H",
+    "born": "I",
+    "closed": "I",
+    "live": "i",
+    "peak": "I",
+    "inherited_closed": "I",
+    "foreign_closed": "I",
+}
 
 _HEADER = struct.Struct("<8sIIIIQQQIIIIQQQQQIIQIIIiiIQQIIIIIIIIIIQQII1792s256s1536sQ")
 # The order of struct hf_header.
@@ -128,9 +121,9 @@ class Image:
     """The log of one process image, read into memory."""
 
     header: Header
-    events: np.ndarray  # EVENT, oldest first
-    entries: np.ndarray  # ENTRY, indexed by descriptor
-    counters: np.ndarray  # COUNTER
+    events: Table  # EVENT, oldest first
+    entries: Table  # ENTRY, indexed by descriptor
+    counters: Table  # COUNTER
     records: bytes
     _codes: dict[int, tuple[str, str, list[tuple[int, int]], int] | None] = field(default_factory=dict)
 
@@ -181,21 +174,26 @@ def read_image(path: str | os.PathLike[str], *, only_counts: bool = False) -> Im
                 os.fspath(path), None, None, f"expected a log of version 1, got {raw['magic']!r} {raw['version']}"
             )
         ring_head = raw["ring_head"]
-        ring = _array(fd, raw["ring_at"], 0 if only_counts else min(ring_head, raw["ring_events"]), EVENT)
-        if ring_head > raw["ring_events"] and len(ring):
-            ring = np.roll(ring, -(ring_head % len(ring)))
-        entries = _array(fd, raw["entries_at"], min(raw["fds_end"], raw["max_fds"]), ENTRY)
-        most = max(0, raw["records_at"] - raw["counters_at"]) // COUNTER.itemsize
-        counters = _array(fd, raw["counters_at"], min(raw["counter_end"] - raw["counter_base"], most), COUNTER)
+        ring = _rows(fd, raw["ring_at"], 0 if only_counts else min(ring_head, raw["ring_events"]), EVENT)
+        if ring_head > raw["ring_events"] and ring:
+            oldest = ring_head * row_bytes(EVENT) % len(ring)
+            ring = ring[oldest:] + ring[:oldest]
+        entries = _rows(fd, raw["entries_at"], min(raw["fds_end"], raw["max_fds"]), ENTRY)
+        most = max(0, raw["records_at"] - raw["counters_at"]) // row_bytes(COUNTER)
+        counters = _rows(fd, raw["counters_at"], min(raw["counter_end"] - raw["counter_base"], most), COUNTER)
         units = 0 if only_counts else max(0, raw["record_end"] - raw["record_base"])
         records = _pread(fd, min(8 * units, _MOST_RECORD_BYTES), raw["records_at"])
     finally:
         os.close(fd)
+    events, counts = Table.unpack(EVENT, ring), Table.unpack(COUNTER, counters)
+    if 0 in events["t_ns"]:  # not written yet
+        events = events.take([at for at, t_ns in enumerate(events["t_ns"]) if t_ns])
+    used = [at for at, (born, closed) in enumerate(counts.rows("born", "inherited_closed")) if born or closed]
     return Image(
         _header(raw),
-        ring[ring["t_ns"] > 0],
-        entries,
-        counters[counters["born"] + counters["inherited_closed"] > 0],
+        events,
+        Table.unpack(ENTRY, entries),
+        counts if len(used) == len(counts) else counts.take(used),
         records,
     )
 
@@ -206,9 +204,11 @@ def _pread(fd: int, length: int, at: int) -> bytes:
     return os.pread(fd, length, at) if length > 0 and at < 1 << 62 else b""
 
 
-def _array(fd: int, at: int, count: int, dtype: np.dtype) -> np.ndarray:
-    data = _pread(fd, min(count, _MOST_ROWS) * dtype.itemsize, at)
-    return np.frombuffer(data, dtype, len(data) // dtype.itemsize)
+def _rows(fd: int, at: int, count: int, layout: Mapping[str, str]) -> bytes:
+    """Reads packed rows, without one that the end of the file cuts."""
+    size = row_bytes(layout)
+    data = _pread(fd, min(count, _MOST_ROWS) * size, at)
+    return data[: len(data) // size * size]
 
 
 @functools.lru_cache(maxsize=8)

@@ -352,9 +352,9 @@ class ReportPage:
         processes = _processes(len(trace.processes))
         grid.add_row("recorded", f"{time_words(trace.duration_s)}{window}, {processes}{ended}")
         total = statistics.live
-        peak = int(total.max())
+        peak = max(total)
         drawn = sparkline(total.tolist(), 40 if width >= _WIDE else 24) if peak else ""
-        grid.add_row("open", f"{int(total[-1]):,} at the end, {peak:,} at most  {drawn}".rstrip())
+        grid.add_row("open", f"{total[-1]:,} at the end, {peak:,} at most  {drawn}".rstrip())
         grid.add_row("mode", self._mode())
         for warning in trace.warnings:
             grid.add_row("warning", Text(printable(warning), "yellow"))
