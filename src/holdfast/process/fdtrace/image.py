@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -61,11 +62,24 @@ live peak stopped finalizing_ns end_ns end_kind lost_stacks lost_children reentr
 birth_unseen short_stacks hook_ns hooks python_stacks stop_requested calls exe command pid_namespace
 """.split()  # noqa: SIM905
 _COUNTS = [*_FIELDS[_FIELDS.index("lost_stacks") : _FIELDS.index("hook_ns")], "hook_ns", "hooks"]
-_CODE = struct.Struct("<IHBBIIII")
-_STACK = struct.Struct("<IHHHHI")
+CODE = struct.Struct("<IHBBIIII")
+STACK = struct.Struct("<IHHHHI")
 _MOST_ROWS = 1 << 20  # of an array, whatever a header says
 _MOST_RECORD_BYTES = 48 << 20
 _WIDTHS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
+
+
+def field_offset(name: str) -> int:
+    """Returns where a field of the header is."""
+    types = re.findall(r"\d*[a-zA-Z]", _HEADER.format)
+    return struct.calcsize(f"<{''.join(types[: _FIELDS.index(name)])}")
+
+
+def pack_header(fields: Mapping[str, int | bytes]) -> bytes:
+    """Makes a header. Fields that are not given are 0."""
+    types = re.findall(r"\d*[a-zA-Z]", _HEADER.format)
+    values = (fields.get(name, b"" if "s" in code else 0) for name, code in zip(_FIELDS, types, strict=True))
+    return _HEADER.pack(*values)
 
 
 class Frame(NamedTuple):
@@ -285,10 +299,10 @@ class Stacks:
     def _read(self, image: Image, stack: int) -> Stack:
         at = 8 * (stack - image.header.record_base)
         records = image.records
-        if at < 0 or at + _STACK.size > len(records):
+        if at < 0 or at + STACK.size > len(records):
             return NO_STACK
-        _, kind, frames, native, flags, _ = _STACK.unpack_from(records, at)
-        at += _STACK.size
+        _, kind, frames, native, flags, _ = STACK.unpack_from(records, at)
+        at += STACK.size
         if kind != 2 or at + 8 * (frames + native) > len(records):
             return NO_STACK
         pairs = struct.unpack_from(f"<{2 * frames}I", records, at)
@@ -311,10 +325,10 @@ class Stacks:
 
 def _read_code(records: bytes, at: int) -> tuple[str, str, list[tuple[int, int]], int] | None:
     """Returns the file, the function, (end of a range of instructions, its line) in order, and the first line."""
-    if at < 0 or at + _CODE.size > len(records):
+    if at < 0 or at + CODE.size > len(records):
         return None
-    _, kind, file_width, name_width, first, file_bytes, name_bytes, table_bytes = _CODE.unpack_from(records, at)
-    at += _CODE.size
+    _, kind, file_width, name_width, first, file_bytes, name_bytes, table_bytes = CODE.unpack_from(records, at)
+    at += CODE.size
     if kind != 1 or at + file_bytes + name_bytes + table_bytes > len(records):
         return None
     file = records[at : at + file_bytes].decode(_WIDTHS.get(file_width, "latin-1"), "replace")
