@@ -67,7 +67,7 @@ class _ImageLog:
     def __init__(self, folder: Path, options: int, parent: _ImageLog | None = None) -> None:
         self.pid, self.start_ns = os.getpid(), time.monotonic_ns()
         self._record_base: int = parent.record_end if parent else 1
-        self.record_end = self._record_base
+        self.record_end: int = self._record_base
         self._counter_base = parent.counter_end if parent else 0
         self._counters: dict[int, int] = {}  # their numbers, by stack
         self.ring_head = self.fds_end = self.live = self.peak = self.failed = self.close_unseen = 0

@@ -12,9 +12,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ..._util.terminal import TableColumn, make_table, sparkline
 from ..._util.text import counted, printable, span_words
 from ..doctor.messages import number_words
-from ..doctor.render import TableColumn, make_table, sparkline
 from .bad_descriptors import NumberHistory, find_histories
 from .compare import GONE, GREW, NEW, SAME, SHRANK, SiteChange
 from .descriptor_lives import HistoryStep, describe_frame
