@@ -24,10 +24,11 @@ from holdfast.errors import CorruptError, DataError, FormatError
 from holdfast.process.fdtrace import trace_file
 from holdfast.process.fdtrace.bad_descriptors import find_histories
 from holdfast.process.fdtrace.collector import Collector, assemble
+from holdfast.process.fdtrace.export import WEIGHTS, folded_stacks, report_as_dict
 from holdfast.process.fdtrace.html_page import PageData
 from holdfast.process.fdtrace.image import Stacks, read_image
 from holdfast.process.fdtrace.recording import LIBRARY, TraceOptions
-from holdfast.process.fdtrace.render import WEIGHTS, Findings, ReportPage, folded_stacks, report_as_dict
+from holdfast.process.fdtrace.render import Findings, ReportPage
 from holdfast.process.fdtrace.sites import Statistics
 from holdfast.process.fdtrace.trace_file import Trace
 from traced_process import as_array
