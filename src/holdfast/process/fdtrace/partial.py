@@ -69,7 +69,7 @@ class _ImageLog:
         self._record_base: int = parent.record_end if parent else 1
         self.record_end: int = self._record_base
         self._counter_base = parent.counter_end if parent else 0
-        self._counters: dict[int, int] = {}  # their numbers, by stack
+        self._counters: dict[int, list[int]] = {}  # by stack: where it is, and its counts
         self.ring_head = self.fds_end = self.live = self.peak = self.failed = self.close_unseen = 0
         header: dict[str, int | bytes] = {
             "magic": b"HFTRACE1", "version": 1, "pid": self.pid, "start_ns": self.start_ns,
@@ -94,7 +94,7 @@ class _ImageLog:
 
     @property
     def counter_end(self) -> int:
-        return self._counter_base + len(self._counters)
+        return self._counter_base + min(len(self._counters), _COUNTERS)
 
     def publish(self) -> None:
         """Writes the counts of the header."""
@@ -110,21 +110,29 @@ class _ImageLog:
         self.ring_head += 1
         self.publish()
 
-    def entry(self, fd: int, entry: _Entry) -> None:
+    def entry(self, fd: int, entry: tuple[int, ...]) -> None:
         _ENTRY.pack_into(self._map, _HEADER_BYTES + fd * _ENTRY.size, *entry)
         self.fds_end = max(self.fds_end, fd + 1)
 
     def count(
         self, stack: int, kind: int, *, born: int = 0, closed: int = 0, inherited: int = 0, foreign: int = 0
     ) -> None:
-        """Adds to the counter of a stack. Those for which there is no room share the last one."""
-        if stack not in self._counters and len(self._counters) >= _COUNTERS:
-            stack = next(reversed(self._counters))
-        at = self._counters_at + self._counters.setdefault(stack, len(self._counters)) * _COUNTER.size
-        _, _, _, *past, live, peak, was_inherited, was_foreign = _COUNTER.unpack_from(self._map, at)
+        """Adds to the counter of a stack. Those for which there is no room overwrite the last one."""
+        row = self._counters.get(stack)
+        if row is None:
+            number = min(len(self._counters), _COUNTERS - 1)
+            row = self._counters[stack] = [self._counters_at + number * _COUNTER.size, 0, 0, 0, 0, 0, 0]
+        at, was_born, was_closed, live, peak, was_inherited, was_foreign = row
         live += born - closed
-        counts = (past[0] + born, past[1] + closed, live, max(peak, live), was_inherited + inherited)
-        _COUNTER.pack_into(self._map, at, stack, kind, 0, *counts, was_foreign + foreign)
+        row[1:] = (
+            was_born + born,
+            was_closed + closed,
+            live,
+            max(peak, live),
+            was_inherited + inherited,
+            was_foreign + foreign,
+        )
+        _COUNTER.pack_into(self._map, at, stack, kind, 0, *row[1:])
 
     def record(self, data: bytes) -> int:
         """Appends a record and returns its id, 0 if there is no room."""
@@ -276,7 +284,7 @@ class PartialRecorder:
             log.count(life.stack, life.kind, inherited=1)
         else:
             log.count(life.stack, life.kind, closed=1, foreign=life.tid != threading.get_native_id())
-        log.entry(fd, life._replace(flags=life.flags & ~LIVE, closed_by=by))
+        log.entry(fd, (*life[:5], life.flags & ~LIVE, 0, by))
         log.event(action, life.kind, fd, by, life.gen)
 
     def _stack(self, log: _ImageLog, frame: FrameType | None) -> int:
@@ -371,8 +379,7 @@ def _wrap_all(recorder: PartialRecorder, undo: list[Callable[[], None]]) -> None
     def wrap(owner: Any, name: str, run: Callable[..., Any], *facts: str) -> None:
         original = getattr(owner, name, None)
         if original is not None:
-            partial = functools.partial(run, original, *facts)
-            wrapped = functools.wraps(original)(lambda *args, **kwargs: partial(*args, **kwargs))
+            wrapped = functools.wraps(original)(lambda *args, **kwargs: run(original, *facts, *args, **kwargs))
             setattr(owner, name, wrapped)
             undo.append(lambda: setattr(owner, name, original))
 
