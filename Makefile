@@ -112,7 +112,7 @@ sanitize: $(DONE)/test ## run the codec's and the formats' tests with the C unde
 	rm -rf $(SANITIZED)/lib
 	CC=gcc CFLAGS='-g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all' \
 	    $(BIN)/python setup.py --quiet build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
-	$(SANITIZED_PYTEST) tests/unit/native tests/unit/procfs $(PYTEST_ARGS)
+	$(SANITIZED_PYTEST) tests/unit/native $(PYTEST_ARGS)
 	$(SANITIZED_PYTEST) -m formats --ignore=tests/unit/native $(PYTEST_ARGS)$(NOTHING_SELECTED_IS_FINE)
 
 .PHONY: bench

@@ -1,4 +1,4 @@
-"""Kills consolidate at failpoints and at random moments; it must resume and produce the right file."""
+"""Kills consolidate at failpoints and at random moments; the next call must produce the right file."""
 
 from __future__ import annotations
 

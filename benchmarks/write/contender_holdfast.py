@@ -47,13 +47,21 @@ def consolidate(job: Job) -> Pass:
 
 
 def merge(job: Job) -> Pass:
+    return _merge(job, verify_sources=False)
+
+
+def merge_verified(job: Job) -> Pass:
+    return _merge(job, verify_sources=True)
+
+
+def _merge(job: Job, verify_sources: bool) -> Pass:
     """Merges the same files without the records beside them, as files of other programs are."""
     with tempfile.TemporaryDirectory(dir=Path(job["out"]).parent) as bare:
         links = [Path(bare) / f"{number}.h5" for number in range(len(job["files"]))]
         for link, file in zip(links, job["files"], strict=True):
             os.link(file, link)
         clock = Clock()
-        made = merge_hdf5(links, job["out"])
+        made = merge_hdf5(links, job["out"], verify_sources=verify_sources)
         assert made.checked == 0
         assert made.rows is not None
         return Pass(made.rows, Path(job["out"]).unlink, clock.read())
@@ -199,4 +207,4 @@ def facts() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    serve([make_parts, consolidate, merge, central, part, descriptors, make_view, read_numbers], facts)
+    serve([make_parts, consolidate, merge, merge_verified, central, part, descriptors, make_view, read_numbers], facts)

@@ -27,7 +27,7 @@ from benchmarks.write.tasks import (
     Task,
 )
 
-_OF_PARTS = ("consolidate", "merge")
+_OF_PARTS = ("consolidate", "merge", "merge_verified")
 _FEWER_TO_COMPRESS = 8  # compressing with gzip takes many times as long as copying
 _TIMES = 5
 

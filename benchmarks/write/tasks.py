@@ -18,7 +18,7 @@ GZIP_LEVEL = 4
 CODECS = {"plain": "none", "gzip": ("gzip", GZIP_LEVEL), "lzf": "lzf"}
 DISTINCT_BLOCKS = 16  # then they repeat
 
-COMMIT_ROW, COUNT_ROW = "4", "5"
+COMMIT_ROW, COUNT_ROW, MERGE_ROW = "4", "5", "6"
 COMMIT_LIMIT_MS = 10.0
 SERVER_SPARE, PRODUCER_LIMIT = 20, 3
 VIEW_DESCRIPTORS = 100
@@ -104,6 +104,7 @@ class Task:
 
 CONSOLIDATE = Peer("holdfast", "consolidate", "holdfast")
 MERGE = Peer("holdfast", "merge", "holdfast")
+MERGE_VERIFIED = Peer("holdfast", "merge_verified", "holdfast")
 CENTRAL = Peer("holdfast", "central", "holdfast")
 
 
@@ -112,6 +113,12 @@ def _against_cat(target: float | None) -> tuple[Peer, ...]:
         Peer("plain", "cat_synced", "cat, then fsync", target),
         Peer("plain", "cat", "cat alone"),
     )
+
+
+DIRECT = (  # read_direct_chunk and write_direct_chunk, then fsync
+    Peer("plain", "direct_compared", "direct chunk copy, every CRC compared", 0.9),
+    Peer("plain", "direct", "direct chunk copy"),
+)
 
 
 def _slabs(target: float | None = None) -> Peer:
@@ -138,25 +145,6 @@ TASKS = (
         (*_against_cat(0.6), _slabs(25)),
     ),
     Task("1", "consolidate-lzf", "the same: lzf", "lzf", "tmpfs", CONSOLIDATE, _against_cat(0.45)),
-    Task(
-        "1",
-        "merge-gzip",
-        "merge the same files without their records, every chunk unpacked: gzip",
-        "gzip",
-        "tmpfs",
-        MERGE,
-        (*_against_cat(None), _slabs()),
-    ),
-    Task(
-        "1",
-        "merge-built",
-        "merge files that end within a chunk, every value compared: gzip",
-        "gzip",
-        "tmpfs",
-        MERGE,
-        (_slabs(),),
-        short_rows=1,
-    ),
     Task("1", "consolidate-disk", "the same: plain, on a disk", "plain", "disk", CONSOLIDATE, _against_cat(None)),
     Task(
         "2",
@@ -191,6 +179,35 @@ TASKS = (
         CENTRAL._replace(ack="disk"),
         (CENTRAL._replace(name='ack="process"', target=1.5),),
         by_time=True,
+    ),
+    Task(
+        MERGE_ROW,
+        "merge-plain",
+        "merge files without records, every copied chunk compared: plain",
+        "plain",
+        "tmpfs",
+        MERGE,
+        DIRECT,
+    ),
+    Task(MERGE_ROW, "merge-gzip", "the same: gzip", "gzip", "tmpfs", MERGE, DIRECT),
+    Task(
+        MERGE_ROW,
+        "merge-verified",
+        "the same, every chunk of the sources decoded: gzip",
+        "gzip",
+        "tmpfs",
+        MERGE_VERIFIED,
+        (DIRECT[0]._replace(target=None),),
+    ),
+    Task(
+        MERGE_ROW,
+        "merge-built",
+        "merge files that end within a chunk, every value compared: gzip",
+        "gzip",
+        "tmpfs",
+        MERGE,
+        (_slabs(),),
+        short_rows=1,
     ),
 )
 

@@ -69,7 +69,7 @@ class _Stored:
 
 def check_chunk_rows(rows: Any) -> int:
     if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
-        raise SchemaError(f"expected chunk_rows to be a number from 1 up, got {rows!r}")
+        raise SchemaError(f"chunk_rows must be a positive integer, got {rows!r}")
     return rows
 
 
@@ -171,7 +171,7 @@ def _size(n: object) -> int:
     size = 0 if isinstance(n, bool) or not isinstance(n, Integral) else int(n)  # numpy's integers are Integral, too
     if size < 1:
         lists = "; lists of any length are Ragged(…)" if n is None or n == -1 else ""
-        raise SchemaError(f"expected a shape of integers from 1 up, got {n!r}{lists}")
+        raise SchemaError(f"a shape must consist of positive integers, got {n!r}{lists}")
     return size
 
 

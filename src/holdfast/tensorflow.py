@@ -375,7 +375,7 @@ class LogHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         if isinstance(every_steps, bool) or not isinstance(every_steps, int) or every_steps < 1:
-            raise ValueError(f"expected every_steps to be a number from 1 up, got {every_steps!r}")
+            raise ValueError(f"every_steps must be a positive integer, got {every_steps!r}")
         if not isinstance(tensors, Mapping) or not tensors:
             raise ValueError(f"expected tensors by the names of their columns, got {tensors!r}")
         self.log: Log | None = None

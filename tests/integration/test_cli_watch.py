@@ -270,7 +270,7 @@ def test_ends_with_its_process_and_the_exit_code_says_how_it_was() -> None:
 def test_watch_itself_is_bounded() -> None:
     with leaker() as victim, running(victim.pid, "--every", "0.1", "--http", ":0") as watch:
         url = watch.url()
-        for path in ("/", "/metrics", "/api/state", "/static/plotly.min.js", "/healthz") * 10:
+        for path in ("/", "/metrics", "/api/state", "/static/page.js", "/healthz") * 10:
             get(url, path)
         wait_until(lambda: len(state(url)["targets"][0]["series"]["t"]) >= 20)
         own = Path(f"/proc/{watch.process.pid}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -120,12 +121,35 @@ def test_the_page_shows_the_leak(browser: Browser, leak_page: Path) -> None:
 
 
 def check_chart(page: Page) -> None:
-    names = "document.getElementById('chart').data.map((one) => one.name)"
+    names = "document.getElementById('chart').chart.marks.map((one) => one.name)"
     assert page.evaluate(names)[0] == "socket"
     page.click("#chart-by button:nth-child(2)")
     assert "leak.py:7 Reader.__init__" in page.evaluate(names)[0]
-    assert max(page.evaluate("document.getElementById('chart').data[0].y")) == 120
-    assert page.evaluate("document.querySelectorAll('#chart path.js-fill').length") > 2
+    assert max(page.evaluate("document.getElementById('chart').chart.marks[0].y")) == 120
+    areas = "document.querySelectorAll('#chart path.area').length"
+    assert page.evaluate(areas) == len(page.texts("#chart .legend button")) > 2
+
+    # The legend hides and shows what it names.
+    page.click("#chart .legend button")
+    assert page.evaluate(areas) == len(page.texts("#chart .legend button")) - 1
+    assert page.evaluate("document.querySelector('#chart .legend button').ariaPressed") == "false"
+    page.click("#chart .legend button")
+
+    # The pointer shows the values, and a drag zooms.
+    x, y, width = page.evaluate(
+        "(({x, y, width}) => [x, y + 60, width])(document.querySelector('#chart svg svg').getBoundingClientRect())"
+    )
+    page.drag((x + width * 0.2, y), (x + width * 0.7, y))
+    assert re.match(r"\d+\.\d s", page.texts("#chart .tip")[0])
+    assert any("Reader.__init__" in row for row in page.texts("#chart .tip div"))
+    tops = "['.tip', 'svg'].map((one) => document.querySelector(`#chart ${one}`).getBoundingClientRect().top)"
+    tip_top, chart_top = page.evaluate(tops)
+    assert chart_top < tip_top < chart_top + 50
+    share = "(({ x, marks }) => (x.range[1] - x.range[0]) / marks[0].x.at(-1))(document.getElementById('chart').chart)"
+    assert 0.45 < page.evaluate(share) < 0.55
+    page.click("#unzoom")
+    assert page.evaluate(share) == 1
+    page.click("#chart-by button:nth-child(1)")
 
 
 def check_flame(page: Page) -> None:
@@ -197,7 +221,7 @@ def test_light_and_dark(browser: Browser, leak_page: Path) -> None:
         """Returns the brightness of the page, its text and the chart's text."""
         found = page.evaluate(
             "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color,"
-            " getComputedStyle(document.querySelector('#chart .xtick text')).fill]"
+            " getComputedStyle(document.querySelector('#chart .x-tick')).fill]"
             ".map((colour) => Number(/\\d+/.exec(colour)[0]))"
         )
         return (found[0], found[1], found[2])
@@ -236,7 +260,7 @@ def test_hostile_text_is_only_text(browser: Browser, tmp_path: Path) -> None:
         ):
             assert "</script>" in " ".join(page.texts(place)), place
         assert page.evaluate("typeof hacked") == "undefined"
-        assert page.evaluate("document.querySelectorAll('img, script').length") == 3
+        assert page.evaluate("document.querySelectorAll('img, script').length") == 2
         # The page's own policy stops scripts that are not its own, and requests.
         page.evaluate(f"document.body.insertAdjacentHTML('beforeend', {json.dumps('<img src=x onerror=hacked=1>')})")
         page.evaluate("fetch('http://127.0.0.1:9/').catch(() => 0)")

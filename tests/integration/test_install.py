@@ -84,6 +84,13 @@ def test_without_a_compiler_it_installs_and_works(without_compiler: Path, tmp_pa
     assert round_trip(without_compiler, tmp_path) == [[-7], "fast", False, home]
 
 
+def test_pages_and_other_files_beside_the_code_are_installed(without_compiler: Path) -> None:
+    kinds = (".css", ".html", ".js", ".json", ".yml", ".typed")
+    wanted = {path.relative_to(TOP / "src") for path in (TOP / "src").rglob("*") if path.suffix in kinds}
+    assert len(wanted) > 8
+    assert {one for one in wanted if not (without_compiler / one).exists()} == set()
+
+
 def test_without_a_compiler_it_says_so_once(without_compiler: Path) -> None:
     said = run(without_compiler, "-m", "holdfast", "--version")
     assert said.count("pure Python") == 1
@@ -93,7 +100,7 @@ def test_without_a_compiler_it_says_so_once(without_compiler: Path) -> None:
 def test_with_a_compiler_the_compiled_codec_is_there(with_compiler: Path, tmp_path: Path) -> None:
     built = sorted(path.name for path in with_compiler.rglob("*.so"))
     tracing = ["_fdtrace.abi3.so"] if platform.machine() == "x86_64" else []
-    assert built == ["_codec.abi3.so", "_fdscan.abi3.so", *tracing, "_png.abi3.so", "_readahead.abi3.so"]
+    assert built == ["_codec.abi3.so", *tracing, "_png.abi3.so", "_readahead.abi3.so"]
     home = str(with_compiler / "holdfast" / "__init__.py")
     assert round_trip(with_compiler, tmp_path) == [[-7], "fast", True, home]
 

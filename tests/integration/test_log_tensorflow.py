@@ -59,7 +59,7 @@ def test_hooks_and_callbacks(tmp_path: Path) -> None:
     assert steps(tmp_path / "restarted") == {0: [*range(1, 10)]}
     assert "expected a graph with a global step" in found["refused"][0]
     assert "expected tensors by the names of their columns" in found["refused"][1]
-    assert "expected every_steps to be a number from 1 up, got 0" in found["refused"][2]
+    assert "every_steps must be a positive integer, got 0" in found["refused"][2]
     assert 'expected every to be "epoch" or "batch"' in found["refused"][3]
 
     # The second session begins anew: its steps are replays.

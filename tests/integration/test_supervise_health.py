@@ -311,7 +311,8 @@ time.sleep(600)
         assert "ended" not in supervised.kinds()
 
 
-# Workers with 128 descriptors: one leaks pipes and goes on, the others need many and are well.
+# Workers with 128 descriptors: the first leaks pipes and goes on, the last lowers its limit below what it holds, and
+# the others need many and are well.
 FULL = """
 import os, resource, socket, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
@@ -322,6 +323,8 @@ def fill():
     if copy == 2: kept.append(open(f"shard-{len(kept)}", "w"))
     if copy == 3: kept.append(socket.create_connection(server.getsockname())); kept.append(server.accept())
     if copy == 4: kept.append(os.pipe())
+    if copy == 5 and len(kept) < 50: kept.append(os.pipe())
+    elif copy == 5: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128)); os.pipe()
 if copy == 3: server = socket.create_server(("127.0.0.1", 0))
 while True:
     try:
@@ -335,9 +338,12 @@ while True:
 
 
 def test_a_worker_without_a_guard_that_has_used_up_its_descriptors_is_replaced(tmp_path: Path) -> None:
-    with Supervised(tmp_path, "-n", 4, *python(FULL), tick="0.02s") as supervised:
-        text = supervised.wait_for("ended", reason="fds")["text"]
-        assert "worker 1 (pid" in text
+    with Supervised(tmp_path, "-n", 5, *python(FULL), tick="0.02s") as supervised:
+        assert (
+            "descriptors, more than its limit of 64, for"
+            in supervised.wait_for("ended", "worker 5 (pid", "fds")["text"]
+        )
+        text = supervised.wait_for("ended", "worker 1 (pid", "fds")["text"]
         assert "of its 128 descriptors for" in text
         assert "looks like pipes with both ends in this process" in text
         assert "starts again at once" in text

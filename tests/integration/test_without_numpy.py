@@ -97,3 +97,5 @@ def test_processes_are_watched_without_numpy_h5py_and_fsspec(python: Path, tmp_p
     report = json.loads(_run(python, tmp_path, *command, "report", "--json", "run.hft"))
     assert [(site["function"], site["live"]) for site in report["sites"][:1]] == [("load", 39)]
     assert "double close" in _run(python, tmp_path, *command, "report", "run.hft")
+    _run(python, tmp_path, *command, "report", "--html", "page.html", "run.hft")
+    assert "double close" in (tmp_path / "page.html").read_text()

@@ -10,6 +10,7 @@ from benchmark_process import check_unknown_row, needs, run_quickly
 
 # Work, and the peers it is compared with.
 CATS = ("cat, then fsync", "cat alone")
+DIRECT = ("direct chunk copy, every CRC compared", "direct chunk copy")
 COMMITS = ("fsync of a plain file", "write and fsync of it", "the same, of the whole `with` block")
 HELD = ("the server", "each producer, beyond its process's own")
 VIEWS = ("hold.read(view)", "hold.read(folder)", "h5py.File(view)")
@@ -18,12 +19,14 @@ PEERS = {
     "consolidate-plain": (*CATS, "h5py, numpy slabs"),
     "consolidate-gzip": (*CATS, "h5py, numpy slabs"),
     "consolidate-lzf": CATS,
-    "merge-gzip": (*CATS, "h5py, numpy slabs"),
-    "merge-built": ("h5py, numpy slabs",),
     "consolidate-disk": CATS,
     "central-plain": WRITERS,
     "central-gzip": WRITERS,
     "ack-disk": ('ack="process"',),
+    "merge-plain": DIRECT,
+    "merge-gzip": DIRECT,
+    "merge-verified": DIRECT[:1],
+    "merge-built": ("h5py, numpy slabs",),
     "commit-4 KiB": COMMITS,
     "commit-1 MiB": COMMITS,
     "descriptors-1": HELD,
@@ -39,7 +42,7 @@ def test_a_quick_run_reports_every_row(tmp_path: Path) -> None:
     assert [(row["key"], row["peer"]) for row in report["rows"]] == [
         (key, peer) for key, peers in PEERS.items() for peer in peers
     ]
-    assert {row["row"] for row in report["rows"]} == {"1", "2", "3", "4", "5"}
+    assert {row["row"] for row in report["rows"]} == {"1", "2", "3", "4", "5", "6"}
     for row in report["rows"]:
         assert "skipped" not in row, (row, done.stderr)
         assert "value" in row, row
@@ -57,4 +60,4 @@ def test_a_quick_run_reports_every_row(tmp_path: Path) -> None:
 
 @needs("h5py")
 def test_an_unknown_row_is_an_error(tmp_path: Path) -> None:
-    check_unknown_row("write", tmp_path, "1,2,3,4,5")
+    check_unknown_row("write", tmp_path, "1,2,3,6,4,5")

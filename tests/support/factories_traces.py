@@ -196,7 +196,7 @@ def large_trace(processes: int = 63, events: int = 131_072, stacks: int = 4_000,
 
 
 HOSTILE = (
-    "</script><script>hacked=1</script><!--<img src=x onerror=hacked=1>'\"&lt;{{plotly}}"  # markup
+    "</script><script>hacked=1</script><!--<img src=x onerror=hacked=1>'\"&lt;{{script}}"  # markup
     "\x1b[31m\x00\n\u202e\udcff"  # what is not printable
 )
 

@@ -116,17 +116,17 @@ def test_other_dtypes_are_refused_with_what_to_write(dtype: Any, instead: str) -
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: hold.Float32(0), "from 1 up, got 0"),
-        (lambda: hold.Float32(-3), "from 1 up"),
+        (lambda: hold.Float32(0), "positive integers, got 0"),
+        (lambda: hold.Float32(-3), "positive integers"),
         (lambda: hold.Float32(2.5), "Float32: expected sizes"),
-        (lambda: hold.Float32("4"), "from 1 up, got '4'"),
+        (lambda: hold.Float32("4"), "positive integers, got '4'"),
         (lambda: hold.Float32(True), "got True"),
         (lambda: hold.Ragged(3), "expected a column type"),
         (lambda: hold.Ragged(hold.Ragged(hold.Ragged(hold.Int64()))), "two levels"),
         (lambda: hold.Ragged(hold.Int64(default=3)), "an empty list is the only default"),
         (lambda: Value(), "use one of those"),
         (lambda: hold.Array("uint8", 3, shape=(3,)), "expected the shape once"),
-        (lambda: hold.Array("uint8", 0), "from 1 up, got 0"),
+        (lambda: hold.Array("uint8", 0), "positive integers, got 0"),
         (lambda: hold.Array("uint8", None, 3), "got None; lists of any length are Ragged"),  # type: ignore[arg-type]
         (lambda: hold.Ragged(hold.Array), 'expected a dtype such as "uint8", got None'),
     ],

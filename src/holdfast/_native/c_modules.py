@@ -2,7 +2,6 @@
 
     readahead  a thread that reads file ranges into memory ahead of their use
     png        the unfilter step of PNG decoding
-    fdscan     loops over /proc/<pid>/fd for sampling thousands of descriptors
 
 HOLDFAST_NATIVE=1 makes a missing extension an ImportError.
 """
@@ -14,7 +13,6 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import _fdscan as fdscan
     from . import _png as png
     from . import _readahead as readahead
 else:
@@ -30,6 +28,6 @@ else:
                 raise
             return None
 
-    fdscan, png, readahead = _load("_fdscan"), _load("_png"), _load("_readahead")
+    png, readahead = _load("_png"), _load("_readahead")
 
-__all__ = ["fdscan", "png", "readahead"]
+__all__ = ["png", "readahead"]

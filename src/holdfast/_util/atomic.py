@@ -191,14 +191,6 @@ def make_folder(folder: Path) -> list[Path]:
     return new
 
 
-def sync_name(target: Path) -> None:
-    """Syncs a new name to disk. WriteError: the file exists, but may not be durable."""
-    try:
-        sync_folder(target.parent)
-    except OSError as error:
-        raise _not_durable(target, error) from error
-
-
 def _not_durable(target: Path, error: OSError) -> WriteError:
     return WriteError(f"{target} exists, but may not be durable: {error.strerror}")
 
@@ -365,7 +357,10 @@ def replace_keeping(new: Path, target: Path, stamp: FileStamp) -> Path:
         break
     sync_folder(target.parent)  # the backup is durable before the target is replaced
     os.replace(new, target)
-    sync_name(target)
+    try:
+        sync_folder(target.parent)
+    except OSError as error:
+        raise _not_durable(target, error) from error
     return backup
 
 

@@ -55,6 +55,6 @@ SERVER_NAMES = (
 SEALER_NAMES = ("sealer-begun", "sealer-half", *NAMES[3:10], "sealer-done")
 PRODUCER_NAMES = ("producer-connected", "producer-half-sent", "producer-sent", "producer-acked")
 # A merge of HDF5 files: its child process, its parent, and places that are passed once a batch.
-MERGE_CHILD_NAMES = ("merge-surveyed", "merge-packed", "merge-made", "merge-filled", "merge-proven")
-MERGE_PARENT_NAMES = ("merge-began", "merge-result", "merge-linked", "merge-cleaned")
-MERGE_REPEATED_NAMES = ("merge-packing", "merge-filling")
+MERGE_CHILD_NAMES = ("merge-surveyed", "merge-made", "merge-filled", "merge-proven")
+MERGE_PARENT_NAMES = ("merge-began", "merge-result", "merge-linked")
+MERGE_REPEATED_NAMES = ("merge-building", "merge-filling")

@@ -85,7 +85,7 @@ def _explicit(shard: Any) -> Launch:
     except (TypeError, ValueError):
         raise ValueError(f'expected "auto" or (rank, world), got {shard!r}') from None
     if not 0 <= rank < world:
-        raise ValueError(f"expected a rank from 0 to below the number of ranks, got {rank} of {world}")
+        raise ValueError(f"rank {rank} is out of range for {world} ranks")
     return Launch(rank, world, "as given")
 
 
@@ -162,7 +162,7 @@ def _launch(source: str, rank: object, world: object) -> Launch:
     except ValueError:
         raise InputError(f"{source}: expected two integers, got {rank!r} and {world!r}") from None
     if not 0 <= found.rank < found.world:
-        raise InputError(f"{source}: expected a rank from 0 to below the number of ranks, got {rank} of {world}")
+        raise InputError(f"{source}: rank {rank} is out of range for {world} ranks")
     return found
 
 
@@ -207,7 +207,7 @@ def _tf_task(source: str, cluster: Mapping[str, list[Any]], kind: Any, index: in
     if kind not in sizes:
         return Launch(0, 1, f"{source}: a task of type {kind!r} reads by itself", f"{kind}{index}")
     if not 0 <= index < sizes[kind]:
-        raise InputError(f"{source}: expected a {kind} from 0 to below {sizes[kind]}, got {index}")
+        raise InputError(f"{source}: {kind} {index} is out of range for {sizes[kind]} of them")
     before = index if kind != "worker" else sizes["chief"] + sizes["master"] + index
     return _launch(source, before, sum(sizes.values()))
 

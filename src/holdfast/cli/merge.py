@@ -15,15 +15,15 @@ filters are lossy (scaleoffset, zfp, ...) and rows would be recompressed, the
 whole dataset gets gzip instead, and a note says so. Before OUT gets its name,
 every copied chunk is compared by checksum and every rebuilt one by value. If
 a FILE has a record of its chunk checksums beside it, as parts of hold.write
-do, each chunk is checked against it; otherwise compressed chunks are
-decompressed, and flipped bits that no checksum of gzip, bzip2 or fletcher32
-covers go unnoticed. A killed merge resumes when the same command is run again
-(from .OUT.merging beside OUT).
+do, each chunk is checked against it. Otherwise every copied chunk is decoded,
+so that gzip, bzip2 and fletcher32 detect corruption; --no-verify-sources skips
+that, which is several times as fast, and names the datasets.
+A killed merge leaves no OUT, and starts over when it is run again.
 
 FILE is a path, a glob, a directory with data files at any depth, or a dataset
 directory of hold.write, whose committed parts are merged by task; a manifest
-in it then records what went into OUT. A corrupt FILE is rejected: salvage it
-first.
+in it then records what went into OUT. A FILE that is found to be corrupt is
+rejected: salvage it first.
 
 Examples:
 
@@ -37,7 +37,7 @@ With --json, for TFRecord and for HDF5:
    "bytes": 8123456, "crc32c": "e3069283"}]}
 
   {"format": "hdf5", "rows": 4711, "bytes": 8123456, "crc32c": "e3069283",
-   "path": "train.h5", "files": 8, "chunks": 40, "checked": 40, "kept": 0,
+   "path": "train.h5", "files": 8, "chunks": 40, "checked": 40,
    "unrecorded": 0, "datasets": [{"dataset": "/x", "rows": 4711,
    "method": "copy", "copied_bytes": 8000000, "built_bytes": 0}],
    "attributes": [{"object": "/x", "attribute": "unit", "reason": "differs",
@@ -46,10 +46,9 @@ With --json, for TFRecord and for HDF5:
 
   rows      null if datasets differ in length
   checked   copied chunks whose checksum was known
-  unpacked  copied chunks without one, decompressed to check them
+  unpacked  copied chunks without one, which were decoded
   compared  chunks that were rebuilt from rows and compared by value
-  unchecked    datasets with chunks that have no checksum at all
-  kept      chunks that an earlier, killed merge had finished
+  unchecked    datasets with copied chunks that no checksum covered
   unrecorded   files without a record of checksums
   method    copy, build, copy and build, objects (strings and lists of
             variable length, one by one), view, nothing
@@ -100,6 +99,9 @@ _SHOWN_UNCHECKED = 3
     help="HDF5: drop attributes that differ, keep the first FILE's, or fail.  [default: same]",
 )
 @click.option("--codec", type=click.Choice(["none", "gzip", "lzf", "zstd"]), help="HDF5: compress all chunks of OUT.")
+@click.option(
+    "--no-verify-sources", is_flag=True, help="HDF5: do not decode copied chunks that have no recorded checksum."
+)
 @click.option("--compression", type=COMPRESSION, help="TFRecord: compress OUT.  [default: by suffix: .gz, .zlib]")
 @click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would be done; write nothing.")
@@ -111,6 +113,7 @@ def merge(
     virtual: bool,
     attributes: Any,
     codec: Any,
+    no_verify_sources: bool,
     compression: Any,
     force: bool,
     dry_run: bool,
@@ -123,6 +126,7 @@ def merge(
         _reject_if(compression is not None, "--compression is for TFRecord files that are passed by name")
         _reject_if(attributes is not None, "--attributes is for HDF5 files that are passed by name")
         _reject_if(codec is not None, "--codec is for HDF5 files that are passed by name")
+        _reject_if(no_verify_sources, "--no-verify-sources is for files without records, and parts have them")
         return _merge_run(screen, runs[0], out, **options)
     paths = expand(files)
     kinds = {path: format_of(path) for path in paths}
@@ -136,12 +140,15 @@ def merge(
     )
     if kinds[paths[0]] == "hdf5":
         _reject_if(compression is not None, "--compression is for TFRecord; use --codec for HDF5")
-        _reject_if(virtual and codec is not None, "--codec applies to copied rows; --virtual copies none")
+        no_rows = virtual and (codec is not None or no_verify_sources)
+        _reject_if(no_rows, "--codec and --no-verify-sources apply to copied rows; --virtual copies none")
         is_tfrecord = ".tfrec" in os.path.basename(out).lower()
         _reject_if(is_tfrecord, f"{out!r} is a name for TFRecord, these are HDF5 files; use `holdfast convert`")
-        return _merge_hdf5(screen, paths, out, attributes=attributes or "same", codec=codec, **options)
-    for_hdf5 = virtual or order is not None or attributes is not None or codec is not None
-    _reject_if(for_hdf5, "--order, --virtual, --attributes and --codec are for HDF5, these are TFRecord files")
+        options |= {"attributes": attributes or "same", "codec": codec, "no_verify_sources": no_verify_sources}
+        return _merge_hdf5(screen, paths, out, **options)
+    for_hdf5 = virtual or no_verify_sources or any(one is not None for one in (order, attributes, codec))
+    named = "--order, --virtual, --attributes, --codec and --no-verify-sources"
+    _reject_if(for_hdf5, f"{named} are for HDF5, these are TFRecord files")
     is_hdf5_name = out.lower().endswith(HDF5_SUFFIXES)
     _reject_if(is_hdf5_name, f"{out!r} is a name for HDF5, these are TFRecord files; use `holdfast convert`")
     return _merge_tfrecord(screen, paths, out, compression, force, dry_run)
@@ -180,6 +187,7 @@ def _merge_hdf5(
     virtual: bool,
     attributes: Any,
     codec: Any,
+    no_verify_sources: bool,
     force: bool,
     dry_run: bool,
 ) -> int:
@@ -193,7 +201,8 @@ def _merge_hdf5(
         screen.print(f"{_describe_merge(plan)} would {_destination(virtual)} {printable(out)}")
         return FINE
     with bar_for(screen, f"merging {counted(len(paths), 'file')}", total_bytes(paths)) as bar:
-        made = merge_hdf5(paths, out, **options, overwrite=force, progress=bar.advance)
+        options |= {"verify_sources": not no_verify_sources, "overwrite": force, "progress": bar.advance}
+        made = merge_hdf5(paths, out, **options)
     screen.document({"format": "hdf5", **made.as_dict(), "path": out})
     _show(screen, [], made.notes)
     if virtual:
@@ -204,7 +213,9 @@ def _merge_hdf5(
         which = "the files" if made.unrecorded == made.files else f"{made.unrecorded:,} of the {made.files:,} files"
         named = ", ".join(printable(repr(one)) for one in made.unchecked[:_SHOWN_UNCHECKED])
         more = f" and {len(made.unchecked) - _SHOWN_UNCHECKED:,} more" if len(made.unchecked) > _SHOWN_UNCHECKED else ""
-        screen.print(f"No checksums are beside {which}: bits flipped before the merge in {named}{more} go unnoticed.")
+        how = ", because of --no-verify-sources" if no_verify_sources else ""
+        text = f"bits flipped before the merge in {named}{more} go unnoticed{how}"
+        screen.print(f"No checksums are beside {which}: {text}.")
     sources = "its source" if made.files == 1 else "its sources"
     screen.print(f"{_describe_merge(made)}, {format_bytes(made.bytes)}, compared with {sources}: {printable(out)}")
     return FINE

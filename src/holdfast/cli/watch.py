@@ -25,10 +25,10 @@ Examples:
                 again, frozen, hung or dark (?target=NAME asks about one)
   /readyz       200, or 503 also while a worker starts or drains
   /api/state, /api/targets, /api/events   JSON
-It needs holdfast-io[ui]. An address without a host is on 127.0.0.1;
-any other needs a token of 16 characters or more in the variable HOLDFAST_TOKEN
-(or --token), which clients send as `Authorization: Bearer TOKEN`; a browser
-opens the page once with ?token=TOKEN.
+An address without a host is on 127.0.0.1; any other needs a token of 16
+characters or more in the variable HOLDFAST_TOKEN (or --token), which clients
+send as `Authorization: Bearer TOKEN`; a browser opens the page once with
+?token=TOKEN.
 
 --db keeps the samples in a SQLite file, at most 2 MB for each target: every 5 s
 for an hour, one a minute for 2 days, one per quarter of an hour for 30 days. A
@@ -147,15 +147,13 @@ def watch(
     from ..process.watch.collector import WatchCollector
     from ..process.watch.finder import Selection
     from ..process.watch.notify import Notifier, check_webhook
-    from ..process.watch.server import WatchServer, parse_http_address, require_ui
+    from ..process.watch.server import WatchServer, parse_http_address
     from ..process.watch.store import Store
 
     try:
         where = None if address is None else parse_http_address(address)
     except ValueError as error:
         raise usage_error(f"--http: {error}") from error
-    if where is not None:
-        require_ui()
     if webhook is not None:
         check_webhook(webhook)
     raise_nofile()
@@ -302,7 +300,7 @@ def _stop_by_signals() -> threading.Event:
 
 
 def _write_integrations(screen: Screen, folder: Path) -> int:
-    from ..process.watch.integrations import write_integrations
+    from ..process.watch.prometheus import write_integrations
 
     try:
         paths = write_integrations(folder)

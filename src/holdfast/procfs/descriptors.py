@@ -11,7 +11,6 @@ from enum import StrEnum
 from operator import itemgetter
 from typing import NamedTuple
 
-from .._native.c_modules import fdscan
 from .procfs import REAL, ProcFS, readlink_or_none, stat_or_none
 from .sockets import SocketInfo
 
@@ -51,17 +50,6 @@ _ANONYMOUS = {
     "io_uring": Kind.IO_URING,
 }
 _NUMBERED = {"socket": Kind.SOCKET, "pidfd": Kind.PIDFD}
-# In the order of native/fdscan/rows.c, which calls kind_of for all others.
-_COMPILED_KINDS = (
-    Kind.PIPE,
-    Kind.SOCKET,
-    Kind.FILE,
-    Kind.DELETED,
-    Kind.SHM,
-    Kind.MEMFD,
-    Kind.DEVICE,
-    Kind.OTHER,
-)
 _WITH_PATH = frozenset({Kind.FILE, Kind.DELETED, Kind.SHM, Kind.MEMFD, Kind.DEVICE})
 
 
@@ -193,7 +181,7 @@ def list_fds(procfs: ProcFS, pid: int) -> list[int] | None:
 
 def describe_all(procfs: ProcFS, pid: int, fds: Sequence[int]) -> list[Descriptor]:
     """Describes those of these descriptors that are open."""
-    return make_rows(fds, procfs.read_targets(f"/proc/{pid}/fd", list(map(str, fds))))
+    return _make_rows(fds, procfs.read_targets(f"/proc/{pid}/fd", list(map(str, fds))))
 
 
 def _make_rows(fds: Sequence[int], targets: Sequence[str]) -> list[Descriptor]:
@@ -204,13 +192,6 @@ def _make_rows(fds: Sequence[int], targets: Sequence[str]) -> list[Descriptor]:
             # The same as Descriptor(…), without the cost of the call.
             found.append(_new_tuple(Descriptor, (fd, kind, target, inode, None)))
     return found
-
-
-def _make_rows_compiled(fds: Sequence[int], targets: Sequence[str]) -> list[Descriptor]:
-    return fdscan.describe(fds, targets, Descriptor, _COMPILED_KINDS, kind_of)
-
-
-make_rows = _make_rows_compiled if fdscan else _make_rows
 
 
 def describe(procfs: ProcFS, pid: int, fd: int) -> Descriptor | None:

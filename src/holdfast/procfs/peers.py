@@ -19,7 +19,6 @@ from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from typing import NamedTuple
 
-from .._native.c_modules import fdscan
 from .descriptors import Descriptor, Kind
 from .procfs import ProcFS, UnixRow, readlink_or_none
 from .sockets import SocketInfo, read_sockets
@@ -35,7 +34,7 @@ class PeerState(StrEnum):
 _READ_WRITE = stat.S_IRUSR | stat.S_IWUSR
 _ACCESS = {0: "", stat.S_IRUSR: "r", stat.S_IWUSR: "w", _READ_WRITE: "rw"}
 _PIPE = Kind.PIPE  # looking up an enum member is slow
-_SELF, _ALIVE, _DEAD, _UNKNOWN = _PEER_STATES = tuple(PeerState)
+_SELF, _ALIVE, _DEAD, _UNKNOWN = PeerState
 _new_tuple = tuple.__new__
 
 
@@ -80,16 +79,6 @@ def pair_pipes(
 
     Poll reports the access as well: `access` is called first only for ends that may have a partner.
     """
-    return pair(tables, access, poll)
-
-
-def _pair_compiled(
-    tables: Mapping[int, Iterable[Descriptor]], access: Access, poll: Poller | None
-) -> dict[int, list[PipeEnd]]:
-    return fdscan.pair_pipes(tables, access, poll, _PIPE, PipeEnd, _PEER_STATES)
-
-
-def _pair(tables: Mapping[int, Iterable[Descriptor]], access: Access, poll: Poller | None) -> dict[int, list[PipeEnd]]:
     pipes = {
         pid: [(fd, inode or 0) for fd, kind, _, inode, _ in table if kind is _PIPE] for pid, table in tables.items()
     }
@@ -157,9 +146,6 @@ def _classify(
     return found
 
 
-pair = _pair_compiled if fdscan else _pair
-
-
 _PIDFD_GETFD = 438  # the same number on every architecture
 _GETPIPE_SZ = 1032
 _AT_ONCE = 4096
@@ -174,12 +160,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 # poll reports POLLHUP for a read end without writers, POLLERR for a write end without readers.
 _POLL_DEAD = {select.POLLHUP: Answer("r", True), select.POLLERR: Answer("w", True)}
 _POLL_ALIVE = {way: Answer(access, False) for way, access in _WAYS.items()}
-# By the numbers of native/fdscan/ask.c: 1 reads, 2 writes, 4 dead.
-_BY_NUMBER = {
-    **{number: Answer(access, False) for number, access in ((1, "r"), (2, "w"), (3, "rw"))},
-    5: Answer("r", True),
-    6: Answer("w", True),
-}
 
 
 def poll_own(fds: Sequence[int]) -> dict[int, Answer]:
@@ -189,7 +169,7 @@ def poll_own(fds: Sequence[int]) -> dict[int, Answer]:
     # poll fails with more descriptors than the soft limit, which may have been lowered since they were opened.
     step = _AT_ONCE if soft < 0 else max(1, min(_AT_ONCE, soft))
     for start in range(0, len(fds), step):
-        answers.update(ask(fds[start : start + step]))
+        answers.update(_ask(fds[start : start + step]))
     return answers
 
 
@@ -210,14 +190,6 @@ def _ask(fds: Collection[int]) -> dict[int, Answer]:
     return answers
 
 
-def _ask_compiled(fds: Collection[int]) -> dict[int, Answer]:
-    return _by_fd(fds, fdscan.ask(list(fds)))
-
-
-def _by_fd(fds: Iterable[int], numbers: bytes) -> dict[int, Answer]:
-    return {fd: _BY_NUMBER[number] for fd, number in zip(fds, numbers, strict=True) if number}
-
-
 def poll_other(pid: int, fds: Sequence[int]) -> dict[int, Answer]:
     """Polls duplicates of another process's pipe ends; empty if that is not permitted or no descriptor is free."""
     try:
@@ -225,13 +197,9 @@ def poll_other(pid: int, fds: Sequence[int]) -> dict[int, Answer]:
     except OSError:
         return {}
     try:
-        return ask_other(pidfd, fds)
+        return _ask_other(pidfd, fds)
     finally:
         os.close(pidfd)
-
-
-def _ask_other_compiled(pidfd: int, fds: Sequence[int]) -> dict[int, Answer]:
-    return _by_fd(fds, fdscan.ask_other(pidfd, list(fds), _BORROWED))
 
 
 def _ask_other(pidfd: int, fds: Sequence[int]) -> dict[int, Answer]:
@@ -272,10 +240,6 @@ def _return(borrowed: Collection[int]) -> None:
         return
     for fd in borrowed:
         os.close(fd)
-
-
-ask = _ask_compiled if fdscan else _ask
-ask_other = _ask_other_compiled if fdscan else _ask_other
 
 
 _SOCKET = Kind.SOCKET

@@ -17,8 +17,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
-from .._native.c_modules import fdscan
-
 _SOCK_DIAG = 4
 _DIAG_BY_FAMILY = 20
 _ERROR, _DONE = 2, 3
@@ -94,7 +92,7 @@ def parse_rows(data: bytes) -> tuple[list[UnixRow], bool]:
     """Parses one packet into rows, and whether it was the last one. Raises OSError for an error from the kernel."""
     rows: list[UnixRow] = []
     at, size = 0, len(data)
-    while (at := parse_common(data, at, rows)) + _HEADER.size <= size:
+    while (at := _parse_common(data, at, rows)) + _HEADER.size <= size:
         length, kind, *_ = _HEADER.unpack_from(data, at)
         if kind == _DONE or length < _HEADER.size:
             return rows, True
@@ -117,13 +115,6 @@ def _parse_common(data: bytes, at: int, rows: list[UnixRow]) -> int:
         rows.append(_new_tuple(UnixRow, (inode, type_, state, peer, shut, "")))
         at += length
     return at
-
-
-def _parse_common_compiled(data: bytes, at: int, rows: list[UnixRow]) -> int:
-    return fdscan.parse_unix(data, at, UnixRow, rows)
-
-
-parse_common = _parse_common_compiled if fdscan else _parse_common
 
 
 def _parse_row(data: bytes, at: int, end: int) -> UnixRow:
@@ -225,7 +216,7 @@ class RealProcFS:
 
     def read_targets(self, folder: str, names: Sequence[str]) -> list[str]:
         with _opened(folder) as (prefix, place):
-            found = read_links(prefix, names, place)
+            found = _read_links(prefix, names, place)
             # The descriptor that listed the folder is closed by now, and this one most likely reuses its number.
             if place >= 0 and str(place) in names and _is_own(folder):
                 found[names.index(str(place))] = ""
@@ -233,7 +224,7 @@ class RealProcFS:
 
     def read_modes(self, folder: str, names: Sequence[str]) -> list[int]:
         with _opened(folder) as (prefix, place):
-            return read_link_modes(prefix, names, place)
+            return _read_link_modes(prefix, names, place)
 
     def stat(self, path: str, *, follow: bool = True) -> FileStat:
         return os.stat(path, follow_symlinks=follow)
@@ -307,10 +298,6 @@ def _read_link_modes(prefix: str, names: Sequence[str], place: int) -> list[int]
         except OSError:
             found.append(0)
     return found
-
-
-read_links = fdscan.read_targets if fdscan else _read_links
-read_link_modes = fdscan.read_modes if fdscan else _read_link_modes
 
 
 def read_all(fd: int) -> str:

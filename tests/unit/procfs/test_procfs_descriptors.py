@@ -18,8 +18,6 @@ from fake_proc import FakeProc
 from holdfast.procfs.descriptors import Kind, count, count_kinds, describe, group_paths, kind_of, scan
 from holdfast.procfs.procfs import REAL
 
-pytestmark = pytest.mark.usefixtures("either_way")
-
 LIBC = ctypes.CDLL(None, use_errno=True)
 ME = os.getpid()
 

@@ -14,8 +14,6 @@ from holdfast.procfs.descriptors import Descriptor, Kind, scan
 from holdfast.procfs.peers import Answer, PeerState, PipeEnd, pair_pipes, poll_other, poll_own, read_access
 from holdfast.procfs.procfs import REAL
 
-pytestmark = pytest.mark.usefixtures("either_way")
-
 ME = os.getpid()
 
 

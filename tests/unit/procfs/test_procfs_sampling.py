@@ -13,8 +13,6 @@ from holdfast.procfs.descriptors import Kind
 from holdfast.procfs.processes import KindSample, Vitals, parse_statm, read_vitals, sample_kinds
 from holdfast.procfs.procfs import REAL
 
-pytestmark = pytest.mark.usefixtures("either_way")
-
 ME = os.getpid()
 
 

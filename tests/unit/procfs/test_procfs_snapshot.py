@@ -19,8 +19,6 @@ from holdfast.procfs.peers import PeerState
 from holdfast.procfs.procfs import REAL, number_or_none
 from holdfast.procfs.snapshot import take_snapshot
 
-pytestmark = pytest.mark.usefixtures("either_way")
-
 ME = os.getpid()
 
 

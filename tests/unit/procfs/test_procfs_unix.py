@@ -18,8 +18,6 @@ from holdfast.procfs.procfs import REAL, UnixRow, parse_rows, read_unix_rows
 from holdfast.procfs.snapshot import take_snapshot
 from holdfast.procfs.sockets import name_row, read_sockets
 
-pytestmark = pytest.mark.usefixtures("either_way")
-
 ME = os.getpid()
 
 

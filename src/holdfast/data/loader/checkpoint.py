@@ -149,5 +149,5 @@ def _number(value: object) -> str:
 def _count(state: Mapping[str, Any], name: str) -> int:
     value = state.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise StateError(f"expected a state whose {name} is a number from 0 up, got {value!r}")
+        raise StateError(f"{name} in a saved state must be a non-negative integer, got {value!r}")
     return value

@@ -22,7 +22,20 @@ from ...schema import Column, check_schema
 from ..formats.base import GivenSchema
 from ..formats.columns import Pick
 from .iterator import Iteration, T_co, batch_plan, stop_epoch
-from .options import Cache, Collate, Each, Function, OnCorrupt, OnError, Options, Where, as_int, check_choice, is_number
+from .options import (
+    MEMORY_BYTES,
+    Cache,
+    Collate,
+    Each,
+    Function,
+    OnCorrupt,
+    OnError,
+    Options,
+    Where,
+    as_int,
+    check_choice,
+    is_number,
+)
 from .order.sharding import Remainder
 from .pipeline.sample_cache import SampleCache
 from .random_access import RandomAccess
@@ -85,26 +98,28 @@ class Dataset(Generic[T_co]):
                 fits the data, up to 64
         """
         return self._with(
-            seed=as_int("the seed", seed),
+            seed=as_int("seed", seed),
             window_bytes=parse_bytes(window),
             window_samples=None if samples is None else as_int("samples", samples, 1, 1 << 62),
             lanes=None if lanes is None else as_int("lanes", lanes, 1, _MAX_LANES),
         )
 
-    def shard(self, who: str | tuple[int, int] | None = "auto", *, remainder: Remainder | None = None) -> Dataset[T_co]:
+    def shard(
+        self, rank: str | tuple[int, int] | None = "auto", *, remainder: Remainder | None = None
+    ) -> Dataset[T_co]:
         """Reads this rank's part of the samples.
 
-        who:       "auto" asks the framework that runs (torch.distributed, tf.distribute, JAX, Ray Train), then the
+        rank:      "auto" asks the framework that runs (torch.distributed, tf.distribute, JAX, Ray Train), then the
                    launcher (torchrun, TF_CONFIG, JAX, Open MPI, SLURM), and leaves the sharding to accelerate, datasets
                    or webdataset where those do it; or (rank, world); None: every rank reads everything
         remainder: if the last samples do not fill a batch on every rank: "keep" (the last batches are short, or
                    empty), "pad" (samples from the beginning fill them) or "drop"
         """
-        if who is not None and not (isinstance(who, str) and who == "auto"):
-            who = find_rank(who)[:2]  # raises at once what is wrong with it
+        if rank is not None and not (isinstance(rank, str) and rank == "auto"):
+            rank = find_rank(rank)[:2]  # raises at once what is wrong with it
         if remainder is not None:
             check_choice("remainder", remainder, Remainder)
-        return self._with(shard=who, shard_given=True, remainder=remainder or self._settings.remainder)
+        return self._with(shard=rank, shard_given=True, remainder=remainder or self._settings.remainder)
 
     @overload
     def batch(
@@ -146,8 +161,8 @@ class Dataset(Generic[T_co]):
             raise TypeError(f"batch: expected a size or a global_size, got {size!r} and {global_size!r}")
         if self._settings.batched:
             raise ValueError("batch: expected a dataset of samples, got one with batch() already")
-        size = None if size is None else as_int("a batch", size, 1)
-        global_size = None if global_size is None else as_int("a global batch", global_size, 1)
+        size = None if size is None else as_int("batch size", size, 1)
+        global_size = None if global_size is None else as_int("global batch size", global_size, 1)
         if not is_number(pad_value) and not isinstance(pad_value, bool):
             raise ValueError(f"expected a number as the pad_value, got {pad_value!r}")
         if collate is not None:
@@ -227,7 +242,7 @@ class Dataset(Generic[T_co]):
         one = self._settings
         if one.first_sample or one.first_batch or one.stop_sample is not None or one.stop_batch is not None:
             raise ValueError("split: expected split() before take() and skip(), which select from an epoch's order")
-        shares, seed = _shares(parts), as_int("the seed", seed)
+        shares, seed = _shares(parts), as_int("seed", seed)
         made = [type(self)(SplitSource(self._files("split"), shares, name, seed), one) for name in parts]
         return Splits(parts, made)
 
@@ -569,20 +584,33 @@ class Dataset(Generic[T_co]):
         self._next_epoch = state["next_epoch"]
 
     def __repr__(self) -> str:
-        calls = [f"read({self._source.describe()!r})"]
         one = self._settings
+        calls = [f"read({self._source.describe()!r})"]
         if one.seed is not None:
             window = f"{one.window_samples:,} samples" if one.window_samples else format_bytes(one.window_bytes)
             calls.append(f"shuffle(seed={one.seed}, window={window!r})")
         if one.shard is not None:
             calls.append(f"shard({one.shard!r}, remainder={one.remainder!r})")
+        calls += _selection_calls(one.first_sample, one.stop_sample)
+        if one.cache is not None:
+            calls.append("cache()")
         calls += [f"{f.kind}({f.name}, {f.workers} {f.where})" for f in one.functions if f.each == "sample"]
         if one.batched:
             calls.append(f"batch({one.batch})" if one.batch else f"batch(global_size={one.global_batch})")
+        calls += _selection_calls(one.first_batch, one.stop_batch)
         calls += [f"{f.kind}({f.name}, {f.workers} {f.where})" for f in one.functions if f.each == "batch"]
+        if one.repeat != 1:
+            calls.append(f"repeat({'' if one.repeat is None else one.repeat})")
         if one.prefetches:
             calls.append(f"prefetch({one.prefetch_batches or format_bytes(one.prefetch_bytes)!r})")
+        if (one.open_files, one.memory_bytes) != ("auto", MEMORY_BYTES):
+            calls.append(f"limits(open_files={one.open_files!r}, memory={format_bytes(one.memory_bytes)!r})")
         return ".".join(calls)
+
+
+def _selection_calls(first: int, stop: int | None) -> list[str]:
+    taken = [f"take({stop - first})"] if stop is not None else []
+    return ([f"skip({first})"] if first else []) + taken
 
 
 class Splits(tuple[Dataset[T_co], ...], Generic[T_co]):
@@ -628,7 +656,7 @@ class Mixture(Dataset):
 
 
 def read(
-    what: Path | Iterable[Path],
+    paths: Path | Iterable[Path],
     schema: GivenSchema | None = None,
     *,
     verify: str = "all",
@@ -645,7 +673,7 @@ def read(
 
     schema:       the columns to read; by default those of the files, or of the dataset directory that they are in
     verify:       "all" checks the CRC of every TFRecord, "header" only that of its length
-    on_corrupt:   "skip" skips corrupt samples and shards, up to `max_corrupt`, and lists them in losses(); "salvage"
+    on_corrupt:   "skip" skips corrupt samples and shards, up to `max_corrupt`, and lists them in skipped(); "salvage"
                   also recovers records of which only the header is corrupt
     keep_doubtful: also reads TFRecords that might be data of a corrupt record: right if no record holds TFRecords
     labels_from_folders: small files in folders get a column "label": the number of their folder
@@ -662,7 +690,7 @@ def read(
     if keep_doubtful and on_corrupt == "raise":
         raise ValueError("keep_doubtful=True goes with on_corrupt='skip' or 'salvage', got on_corrupt='raise'")
     remote = {"folder": cache_folder, "most_bytes": parse_bytes(cache_bytes), "options": storage_options}
-    specs = find_sources(what, storage_options)
+    specs = find_sources(paths, storage_options)
     source = FileSource(
         specs,
         directory_schema(specs, storage_options) if columns is None else columns,
@@ -784,7 +812,7 @@ def state_after(
     at_most: more batches than there are mean the end, instead of an error
     """
     if isinstance(batches, bool) or not isinstance(batches, int) or batches < 0:
-        raise ValueError(f"expected a number of batches from 0 up, got {batches!r}")
+        raise ValueError(f"batches must be a non-negative integer, got {batches!r}")
     if not dataset._settings.batched:
         raise StateError("expected a dataset of batches, so that they can be counted: call .batch(…)")
     with dataset.iterate(epoch) as begun:

@@ -31,7 +31,7 @@ from .pipeline.sample_cache import SampleCache
 from .sources.catalog import ShardSet
 from .sources.file_pool import PoolStats
 from .sources.file_source import Source
-from .stats import Loss, Losses, Meter, Stats
+from .stats import Meter, SkippedSample, SkippedSamples, Stats
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -80,7 +80,7 @@ class Iteration(Generic[T_co]):
         self._meter = Meter()
         catalogs = source.catalogs()
         source.schema()  # raises now what is wrong with the files
-        self._losses = Losses(
+        self._skipped = SkippedSamples(
             sum(source.counts()),
             options.max_corrupt,
             [loss for catalog in catalogs for loss in catalog.losses],
@@ -215,9 +215,9 @@ class Iteration(Generic[T_co]):
 
     # ---- statistics
 
-    def losses(self) -> list[Loss]:
+    def skipped(self) -> list[SkippedSample]:
         """Returns the first thousand samples that were skipped, with their reasons."""
-        return list(self._losses)
+        return list(self._skipped)
 
     def progress(self) -> Progress:
         """Returns how far the epoch is. With remainder="drop" it ends with the last complete step."""
@@ -252,7 +252,7 @@ class Iteration(Generic[T_co]):
             memory_bytes=meter.memory_bytes,
             memory_most_bytes=meter.memory_most_bytes,
             memory_bound_bytes=self._options.memory_bytes,
-            lost=len(self._losses),
+            lost=len(self._skipped),
             rank=str(self.launch),
         )
 
@@ -267,7 +267,7 @@ class _Run:
         close_leaked(_FEW_LEAKED)
         schema = self._source.schema()
         self.shards = ShardSet(self._source.catalogs(), self._options.open_files, schema)
-        self.context = RunContext(self._options, iteration._losses, iteration._meter)
+        self.context = RunContext(self._options, iteration._skipped, iteration._meter)
         self.pid = os.getpid()
         self.closed = False
         # close_leaked() must not close it: to its user that would look like the end of the data.

@@ -33,7 +33,7 @@ def check_choice(name: str, value: object, allowed: object) -> None:
         raise ValueError(f"expected {name} to be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
-def as_int(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
+def as_int(name: str, value: Any, low: Literal[0, 1] | None = None, high: int | None = None) -> int:
     """Checks an integer and returns it as an int: numpy's integers are accepted, but JSON cannot hold them."""
     try:
         if isinstance(value, (bool, np.bool_)):
@@ -42,8 +42,9 @@ def as_int(name: str, value: Any, low: int | None = None, high: int | None = Non
     except TypeError:
         number = None
     if number is None or (low is not None and number < low) or (high is not None and number > high):
-        bounds = (f" from {low} up" if low is not None else "") + (f" to {high:,}" if high is not None else "")
-        raise ValueError(f"expected {name} to be an integer{bounds}, got {value!r}")
+        kind = {None: "an integer", 0: "a non-negative integer", 1: "a positive integer"}[low]
+        bound = f" up to {high:,}" if high is not None else ""
+        raise ValueError(f"{name} must be {kind}{bound}, got {value!r}")
     return number
 
 
@@ -81,7 +82,7 @@ class Function:
         as_int("num_workers", self.workers, 0 if self.where == "inline" else 1)
         if not is_number(self.max_errors) or self.max_errors < 0:
             raise ValueError(
-                f"expected max_errors to be a number from 0 up, or a fraction below 1, got {self.max_errors!r}"
+                f"max_errors must be a non-negative integer or a fraction below 1, got {self.max_errors!r}"
             )
         if self.stall_s is not None and not (is_number(self.stall_s) and self.stall_s > 0):
             raise ValueError(f"expected a timeout of seconds above 0, or None to wait for ever, got {self.stall_s!r}")

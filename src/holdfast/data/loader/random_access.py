@@ -17,7 +17,7 @@ from .pipeline.pipeline import Pipeline
 from .pipeline.run_context import RunContext, WorkItem
 from .sources.catalog import ShardSet
 from .sources.file_source import Files
-from .stats import Losses, Meter
+from .stats import Meter, SkippedSamples
 
 
 class RandomAccess:
@@ -82,7 +82,7 @@ class RandomAccess:
             blocks=Blocks(np.array([shard]), zeros[:1], zeros[:1], zeros[:1]),
             paths=self._shards.paths,
         )
-        losses = Losses(len(self), self._options.max_corrupt)
+        losses = SkippedSamples(len(self), self._options.max_corrupt)
         pipeline = Pipeline(self._source.schema(), RunContext(self._options, losses, Meter()))
         [done] = pipeline.run((one for one in (item,)), None)
         samples = split_samples(done.rows) if isinstance(done.rows, dict) else done.rows

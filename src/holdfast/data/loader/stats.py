@@ -152,7 +152,7 @@ class Meter:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class SkippedSample:
     """Sample `record` of `path` was skipped: it is corrupt on disk, or a function failed on it.
 
     kind:       "damaged"; "unreadable" for a complete shard; or the name of the function
@@ -174,13 +174,13 @@ class Loss:
         return f"{self.path}{record}{place}: {self.kind}: {self.reason}{lost}"
 
 
-class Losses:
+class SkippedSamples:
     """Lists the first thousand skipped samples and counts all, each once in however many epochs. Threads may share it.
 
     found: what was skipped before the first batch; it counts against `max_corrupt` too
     """
 
-    def __init__(self, samples: int, max_corrupt: int, found: Sequence[Loss] = ()) -> None:
+    def __init__(self, samples: int, max_corrupt: int, found: Sequence[SkippedSample] = ()) -> None:
         self._samples = samples
         self._n_found = len(found)
         self._max_corrupt = max_corrupt
@@ -193,12 +193,12 @@ class Losses:
     def __len__(self) -> int:
         return self._n_found + len(self._seen)
 
-    def __iter__(self) -> Iterator[Loss]:
+    def __iter__(self) -> Iterator[SkippedSample]:
         return iter(list(self._listed))
 
     def add_corrupt(self, path: str, record: int, error: DataError, size_bytes: int | None = None) -> None:
         """Adds a sample that cannot be read. Raises if it is one too many."""
-        if self._add(Loss(path, record, "damaged", error.reason, error.offset, size_bytes)):
+        if self._add(SkippedSample(path, record, "damaged", error.reason, error.offset, size_bytes)):
             self._n_corrupt += 1
         if self._n_corrupt > self._max_corrupt:
             raise type(error)(
@@ -211,13 +211,13 @@ class Losses:
 
     def add_failed(self, error: MapError, max_errors: int | float, function: object) -> None:
         """Adds a sample that a function failed on. Raises if it is one too many for this function."""
-        if self._add(Loss(error.path, error.record, f"{error.function}()", error.reason)):
+        if self._add(SkippedSample(error.path, error.record, f"{error.function}()", error.reason)):
             self._n_failed[id(function)] += 1
         limit = max_errors if max_errors >= 1 or max_errors == 0 else max_errors * self._samples
         if self._n_failed[id(function)] > limit:
             raise _too_many(error, limit) from error
 
-    def _add(self, loss: Loss) -> bool:
+    def _add(self, loss: SkippedSample) -> bool:
         """Returns whether it is new."""
         with self._lock:
             if (loss.path, loss.record) in self._seen:

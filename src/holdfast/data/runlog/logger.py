@@ -32,7 +32,7 @@ _MAX_BUFFER_BYTES = 4 * _PART_BYTES  # of rows that cannot be written
 _SERVER_S, _SHORT_S = 60.0, 5.0  # to wait for a central writer: with on_error="raise" and "warn"
 _LATER = "what was logged cannot be written now"
 _VARYING = re.compile(r"got .*|\d+|'[^']*'$")  # what differs between two errors of one kind
-_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 
 
 class _EarlyRow(NamedTuple):
@@ -95,7 +95,7 @@ def log(
         expected = 'expected replay to be "drop" or "keep" and on_error "raise" or "warn"'
         raise ValueError(f"{expected}, got {replay!r} and {on_error!r}")
     if isinstance(every_rows, bool) or not isinstance(every_rows, int) or every_rows < 1 or not every_s >= 0:
-        expected = "expected every_rows to be a number from 1 up and every_s one from 0 up"
+        expected = "every_rows must be a positive integer and every_s not negative"
         raise ValueError(f"{expected}, got {every_rows!r} and {every_s!r}")
     worker = _worker(rank, name)
     columns = None if schema is None else given_schema(schema)
@@ -123,7 +123,7 @@ def log(
 def _worker(rank: int | None, name: str) -> int:
     if rank is not None:
         if isinstance(rank, bool) or index(rank) < 0:
-            raise ValueError(f"expected rank to be a number from 0 up, got {rank!r}")
+            raise ValueError(f"rank must be a non-negative integer, got {rank!r}")
         return index(rank)
     found = find_rank()
     if found.role and name == "run":

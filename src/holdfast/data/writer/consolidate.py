@@ -34,7 +34,6 @@ from ..formats.parts_manifest import (
     ManifestPart,
     PartsManifest,
     check_not_only_copy,
-    latest_manifest,
     manifest_numbers,
 )
 from ..formats.tfrecord.merge import merge_files
@@ -280,9 +279,6 @@ class _Consolidation:
             )
         if sources.older_schema:
             merged.notes.append(_older_schema_note(sources))
-        if self._number is None:  # a killed call had done all but the cleanup
-            last = latest_manifest(sources.folder)
-            self._number = None if last is None else last.number
         return self._result(merged.bytes, merged.crc32c, merged)
 
     @contextmanager

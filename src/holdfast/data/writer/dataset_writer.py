@@ -93,7 +93,7 @@ class DatasetWriter:
         if chunk_rows is not None and (
             isinstance(chunk_rows, bool) or not isinstance(chunk_rows, int) or chunk_rows < 1
         ):
-            raise ValueError(f"expected chunk_rows to be a number from 1 up, got {chunk_rows!r}")
+            raise ValueError(f"chunk_rows must be a positive integer, got {chunk_rows!r}")
         if kind == "tfrecord" and (codec is not None or chunk_rows is not None):
             raise ValueError("chunk_rows and codec are for HDF5: a packed TFRecord could be read from its start only")
         if kind == "hdf5":

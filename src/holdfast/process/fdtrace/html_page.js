@@ -2,7 +2,7 @@
 // Shows the data of one recording. Every text of it goes into the page as a text node, never as markup.
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const { PALETTE, at, make, count, plural, plotlyText, choice, startTheme, sparkline, chartColours, chartLayout, showTable } = common;
+  const { PALETTE, at, make, count, plural, choice, startTheme, sparkline, showTable } = common;
 
   // ---- text
 
@@ -59,22 +59,17 @@
   // ---- chart
 
   let chartBy = "kind";
+  let zoom = null; // [from, to] that the reader has dragged, in seconds
 
   function drawChart() {
-    if (!window.Plotly) return;
     const series = chartBy === "kind" ? data.by_kind : data.by_site;
-    const colours = chartColours(at("chart"));
-    const traces = series.map((one, number) => ({
-      x: data.grid, y: one.series, name: plotlyText(one.name), type: "scatter", mode: "lines", stackgroup: "all",
-      line: { width: 1, color: PALETTE[number % PALETTE.length], shape: "hv" },
-      hovertemplate: "%{y:,}",
-    }));
-    window.Plotly.react("chart", traces, {
-      ...chartLayout(colours), showlegend: true,
-      legend: at("chart").clientWidth < 900 ? { orientation: "h", y: -0.18 } : { traceorder: "reversed" },
-      xaxis: { ...colours.axis, title: { text: "seconds" }, hoverformat: ".1f", ticksuffix: "", range: [data.grid[0], data.grid.at(-1)] },
-      yaxis: { ...colours.axis, rangemode: "tozero", tickformat: ",d" },
-    }, { responsive: true, displayModeBar: false });
+    at("unzoom").hidden = !zoom;
+    chart.show(at("chart"), {
+      marks: series.map((one, number) => ({ kind: "area", name: one.name, x: data.grid, y: one.series, colour: PALETTE[number % PALETTE.length], isStep: true })),
+      x: { range: zoom ?? [data.grid[0], data.grid.at(-1)], title: "seconds", format: (value) => `${value.toFixed(1)} s` },
+      label: `Open descriptors over time, stacked by ${chartBy}`,
+      onZoom: (range) => { zoom = range; drawChart(); },
+    });
   }
 
   // ---- flame graph
@@ -367,19 +362,17 @@
   }
 
   let resized = null;
-  window.addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(() => { drawFlame(); drawChart(); }, 150); });
+  window.addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(drawFlame, 150); });
 
   showSummary();
   choice(at("chart-by"), ["kind", "site"], chartBy, (name) => { chartBy = name; drawChart(); });
-  startTheme(at("theme"), drawChart);
+  at("unzoom").addEventListener("click", () => { zoom = null; drawChart(); });
+  startTheme(at("theme"));
   showSites();
   showHistories();
   showProcesses();
   showUnknown();
+  drawChart();
   startFlame();
-  // plotly is the last script of the page, so that all the rest is there before it is read.
-  document.addEventListener("DOMContentLoaded", () => {
-    drawChart();
-    document.documentElement.dataset.ready = "yes";
-  });
+  document.documentElement.dataset.ready = "yes"; // for tests
 })();

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ..._util.atomic import write_atomically
+from ..._util.offline_html import assemble, common_part
 from ..._util.text import counted, printable
 from .bad_descriptors import NumberHistory
 from .descriptor_lives import describe_frame
-from .html_file import assemble, common_part, plotly_script
 from .render import Findings, owner_words
 from .sites import Site, is_library, short
 from .trace_file import SourceFrame, Trace
@@ -39,15 +39,11 @@ def write_page(
 
     Args:
         since: Leaves out what happened before, in seconds since the start; `until` what happened after.
-
-    Raises:
-        InputError: plotly, which draws the chart, is not installed.
     """
-    plotly = plotly_script()  # before the work
     data = PageData(trace, since=since, until=until).as_dict()
     template = (_HERE / "html_page.html").read_text()
     style, script = (common_part(kind) + (_HERE / f"html_page.{kind}").read_text() for kind in ("css", "js"))
-    page = assemble(template, style=style, script=script, plotly=plotly, data=data)
+    page = assemble(template, style=style, script=script, data=data)
     write_atomically(path, page.encode())
 
 

@@ -82,7 +82,8 @@ class Guard:
 
     Args:
         name: How it is called in logs and by `holdfast watch`.
-        fds: The cap on descriptors, in numbers or as a part of the soft limit; None: no cap.
+        fds: The cap on descriptors, in numbers or as a part of the soft limit; None: no cap. Without a soft cap, it
+            also drains when it has used 80 % of its soft limit and still uses more and more.
         rss: The cap on resident memory; with `tree=True` of all descendants, too.
         threads, children: Caps on threads and child processes.
         max_jobs, max_age: It drains after that many jobs or that much time, less up to `jitter` of it, so that workers
@@ -108,7 +109,7 @@ class Guard:
         self,
         name: str = "",
         *,
-        fds: Cap | Amount = Cap(soft=0.5, hard=0.85),  # noqa: B008 - frozen
+        fds: Cap | Amount = Cap(hard=0.95),  # noqa: B008 - frozen
         rss: Cap | Amount = None,
         threads: Cap | Amount = None,
         children: Cap | Amount = None,
@@ -675,7 +676,8 @@ class Guard:
             self._check_times(now_s)  # whatever fails above
         if self._state is not GuardState.DRAINING and self._eta_s is not None:
             within_s = min(self._eta_s, DRAINS * self._drain_s)
-            if why := self._leak_watch.check(sample, self._job_samples, self._page.get("ok_ns") / 1e9, within_s):
+            ok_s, has_cap = self._page.get("ok_ns") / 1e9, FDS in self._caps and self._caps[FDS].soft is not None
+            if why := self._leak_watch.check(sample, self._job_samples, ok_s, within_s, has_cap=has_cap):
                 self._request(why)
 
     def _ignore_pause(self, now_s: float) -> None:

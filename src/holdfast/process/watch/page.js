@@ -2,7 +2,7 @@
 // Shows the state document: once in a report, again and again while its watcher runs. A new document changes only what
 // differs, so that zoom, focus, selection and scroll position stay. Every text of it is a text node, never markup.
 (() => {
-  const { PALETTE, at, make, makeSvg, morph, count, plural, plotlyText, choice, startTheme, sparkline, chartColours, chartLayout, showTable } = common;
+  const { PALETTE, at, make, makeSvg, morph, count, plural, choice, startTheme, sparkline, showTable } = common;
   const HOUR = 3600;
   const DAY = 24 * HOUR;
 
@@ -262,13 +262,6 @@
   let range = null; // null: not chosen by the reader
   let scale = null;
   let zoom = null; // [from, to] that the reader has dragged, in seconds
-  let isHeld = false; // a button is down on a chart: drawing would end the drag
-
-  const local = (t) => t * 1000 - new Date(t * 1000).getTimezoneOffset() * 60000; // plotly shows UTC
-  const fromLocal = (value) => {
-    const utc = typeof value === "number" ? value : Date.parse(`${value.replace(" ", "T")}Z`);
-    return (utc + new Date(utc).getTimezoneOffset() * 60000) / 1000;
-  };
 
   /** The range that shows the trend, unless the reader has chosen one. */
   function rangeOf(target) {
@@ -295,54 +288,37 @@
     let last = times.findLastIndex((t) => t <= to);
     first = Math.max(0, (first < 0 ? times.length : first) - 1);
     last = Math.min(times.length, last + 2);
-    return [times.slice(first, last).map(local), ...series.map((one) => one.slice(first, last))];
+    return [times.slice(first, last), ...series.map((one) => one.slice(first, last))];
   }
 
   const lineAt = ([t0, t1], [a, b], t) => (t1 > t0 ? a + ((b - a) * (t - t0)) / (t1 - t0) : b);
 
-  function timeTraces(target, view, colours, top) {
+  function timeMarks(target, view, top) {
     const { series, baseline, trend } = target;
     const [x, highest, lowest] = cut(series.t, view, series.fds, series.low ?? series.fds);
-    const plain = { type: "scatter", mode: "lines" };
-    const hidden = { ...plain, line: { width: 0 }, hoverinfo: "skip", showlegend: false };
-    const traces = [
-      { ...hidden, x, y: lowest },
-      { ...plain, x, y: highest, name: "open", line: { color: colours.accent, width: 1.8 }, fill: "tonexty", fillcolor: `${PALETTE[0]}33`, hovertemplate: "%{y:,}" },
-    ];
+    const marks = [{ kind: "line", name: "open", x, y: highest, low: lowest, colour: "var(--accent)", width: 1.8 }];
     if (baseline?.t?.length) {
       const [bx, by] = cut(baseline.t, view, baseline.fds);
-      traces.push({ ...plain, mode: bx.length > 60 ? "lines" : "lines+markers", x: bx, y: by, name: "baseline", line: { color: colours.good, width: 2 }, marker: { size: 5 }, hovertemplate: "%{y:,}" });
+      marks.push({ kind: "line", name: "baseline", x: bx, y: by, colour: "var(--good)", width: 2, hasDots: bx.length <= 60 });
     }
     if (trend) {
       const past = [trend.t[0], Math.min(trend.t[1], state.now)];
       const future = [past[1], trend.t[1]];
-      const ys = (line, times) => times.map((t) => lineAt(trend.t, line, t));
-      traces.push(
-        { ...hidden, x: trend.t.map(local), y: trend.low },
-        { ...hidden, x: trend.t.map(local), y: trend.high, name: "95 % band", showlegend: true, fill: "tonexty", fillcolor: `${PALETTE[1]}38` },
-        { ...plain, x: past.map(local), y: ys(trend.fit, past), name: "trend", legendgroup: "trend", line: { color: colours.warn, width: 1.5 }, hoverinfo: "skip" },
-        { ...plain, x: future.map(local), y: ys(trend.fit, future), name: "forecast", legendgroup: "trend", showlegend: false, line: { color: colours.warn, width: 1.5, dash: "dash" }, hoverinfo: "skip" },
-      );
+      const fit = (times) => ({ kind: "line", group: "trend", x: times, y: times.map((t) => lineAt(trend.t, trend.fit, t)), colour: "var(--warn)", width: 1.5, isSilent: true });
+      marks.push({ kind: "band", name: "95 % band", x: trend.t, y: trend.high, low: trend.low, colour: PALETTE[1], isSilent: true },
+        { ...fit(past), name: "trend" }, { ...fit(future), name: "forecast", isDashed: true });
     }
     const events = (state.events ?? []).filter((event) => event.target === target.target && event.t >= view[0] && event.t <= view[1]);
     if (events.length) {
-      traces.push({ type: "scatter", mode: "markers", name: "events", x: events.map((event) => local(event.t)), y: events.map(() => 0.02 * top),
-        marker: { symbol: "triangle-up", size: 10, color: colours.text }, text: events.map((event) => plotlyText(`${event.kind}: ${clip(event.text, 70)}`)), hovertemplate: "%{text}<extra></extra>" });
+      marks.push({ kind: "points", name: "events", x: events.map((event) => event.t), y: events.map(() => 0.02 * top), colour: "var(--text)", texts: events.map((event) => `${event.kind}: ${clip(event.text, 70)}`) });
     }
-    return traces;
+    return marks;
   }
 
   const clip = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
-  /** Horizontal lines with their names: the limit's above it, the caps' below. */
-  function levels(target, top, colours) {
-    const found = [[target.limit, "limit", "bad", "bottom"], [target.guard?.hard_cap, "Guard hard cap", "warn", "top"], [target.guard?.soft_cap, "Guard soft cap", "warn", "top"]]
-      .filter(([value]) => value > 0 && value <= top);
-    return {
-      shapes: found.map(([y, name, tone]) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: { color: colours[tone], width: name === "limit" ? 2 : 1.2, dash: name === "limit" ? "solid" : "dot" } })),
-      annotations: found.map(([y, name, tone, anchor]) => ({ xref: "paper", x: 0, xanchor: "left", y, yanchor: anchor, text: `${name} ${count(y)}`, showarrow: false, font: { color: colours[tone], size: 12 } })),
-    };
-  }
+  const levels = (target) => [[target.limit, "limit", "bad"], [target.guard?.hard_cap, "Guard hard cap", "warn"], [target.guard?.soft_cap, "Guard soft cap", "warn"]]
+    .filter(([value]) => value > 0).map(([value, name, tone]) => ({ value, name: `${name} ${count(value)}`, colour: `var(--${tone})`, isStrong: name === "limit" }));
 
   /** Whether the chart reaches up to the limit: where the count or its trend comes near it, or the reader asks for it. */
   function isToLimit(target, most) {
@@ -351,18 +327,13 @@
     return most >= target.limit / 4 || (target.trend?.fit?.[1] ?? 0) >= 0.9 * target.limit;
   }
 
-  const wholeTicks = (most) => (most <= 6 ? { dtick: 1 } : {});
+  /** A zoom in one of the two charts over time is a zoom in both. */
+  const overTime = (view) => ({
+    x: { range: view, isTime: true, format: (t) => `${day(t)} ${clock(t)}` },
+    onZoom: (found) => { zoom = found; drawCharts(); },
+  });
 
-  function timeLayout(colours, view, extra) {
-    return {
-      ...chartLayout(colours), showlegend: true, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", bgcolor: "transparent" }, uirevision: selected,
-      dragmode: window.matchMedia("(pointer: coarse)").matches ? false : "zoom", // a finger scrolls the page
-      xaxis: { ...colours.axis, type: "date", range: view.map(local), hoverformat: "%d %b %H:%M:%S", nticks: at("time-chart").clientWidth < 600 ? 4 : 10 },
-      yaxis: { ...colours.axis, rangemode: "tozero", tickformat: ",d", fixedrange: true, ...extra },
-    };
-  }
-
-  function drawTime(target, view, colours) {
+  function drawTime(target, view) {
     const hasData = Boolean(target.series?.t?.length);
     empty("time", !hasData, `No sample yet: the next one comes within ${span(state.every_s ?? 5)}.`);
     at("trend").textContent = trendWords(target);
@@ -375,8 +346,10 @@
     press("scale", SCALES[toLimit ? 0 : 1]);
     const trendTop = target.trend ? lineAt(target.trend.t, target.trend.high, Math.min(view[1], target.trend.t[1])) : 0;
     const top = 1.12 * (toLimit ? Math.max(target.limit, most) : Math.max(most, Math.min(trendTop, 2 * most)));
-    plot("time-chart", timeTraces(target, view, colours, top), { ...timeLayout(colours, view, { range: [0, top], ...wholeTicks(top) }), ...levels(target, top, colours) },
-      `Open descriptors of ${target.target} over time: ${counted(target.fds)} of ${counted(target.limit)}. ${trendWords(target)}`);
+    chart.show(at("time-chart"), {
+      ...overTime(view), marks: timeMarks(target, view, top), levels: levels(target), top,
+      label: `Open descriptors of ${target.target} over time: ${counted(target.fds)} of ${counted(target.limit)}. ${trendWords(target)}`,
+    });
   }
 
   function trendWords(target) {
@@ -399,7 +372,7 @@
     return PALETTE[hash % PALETTE.length];
   }
 
-  function drawKinds(target, view, colours) {
+  function drawKinds(target, view) {
     const kinds = Object.entries(target.kind_series?.kinds ?? {}).sort((a, b) => (b[1].at(-1) ?? 0) - (a[1].at(-1) ?? 0));
     const now = { ...Object.fromEntries(kinds.map(([kind]) => [kind, 0])), ...target.kinds };
     morph(at("kinds-now"), ...Object.entries(now).sort((a, b) => b[1] - a[1]).map(([kind, number]) =>
@@ -407,12 +380,11 @@
     const hasData = Boolean(kinds.length && target.kind_series.t.length);
     empty("kinds", !hasData, target.kinds ? "No history of kinds yet: they are counted less often than descriptors." : "The kinds are not known: the watcher may not list this process's descriptors. Run it as the same user or as root.");
     if (!hasData) return;
-    const traces = kinds.map(([kind, series]) => {
+    const marks = kinds.map(([kind, series]) => {
       const [x, y] = cut(target.kind_series.t, view, series);
-      return { type: "scatter", mode: "lines", x, y, name: plotlyText(clip(kind, 40)), stackgroup: "all", line: { width: 1, color: kindColour(kind) }, hovertemplate: "%{y:,}" };
+      return { kind: "area", name: clip(kind, 40), x, y, colour: kindColour(kind) };
     });
-    const most = Math.max(...target.kind_series.t.map((_, number) => kinds.reduce((sum, [, series]) => sum + series[number], 0)));
-    plot("kinds-chart", traces, { ...timeLayout(colours, view, wholeTicks(most)), showlegend: false }, `Open descriptors of ${target.target} by kind over time, stacked`);
+    chart.show(at("kinds-chart"), { ...overTime(view), marks, hasLegend: false, label: `Open descriptors of ${target.target} by kind over time, stacked` });
   }
 
   // ---- jobs
@@ -432,7 +404,7 @@
 
   const WARM_UP = 10; // the first jobs open what all the others use
 
-  function drawJobs(target, colours) {
+  function drawJobs(target) {
     const guard = target.guard;
     const jobs = (guard?.jobs ?? []).filter(([number, fds]) => isKnown(number) && isKnown(fds));
     const line = fitted(jobs.length > 2 * WARM_UP ? jobs.filter(([number]) => number > WARM_UP) : jobs);
@@ -449,23 +421,17 @@
     if (!jobs.length) return;
     const x = jobs.map(([number]) => number);
     const ends = [Math.min(...x), Math.max(...x)];
-    const traces = [{ type: "scatter", mode: "markers", x, y: jobs.map(([, fds]) => fds), name: "after the job", marker: { size: 5, color: PALETTE[0], opacity: 0.8 }, hovertemplate: "%{y:,}" }];
-    if (line) traces.push({ type: "scatter", mode: "lines", x: ends, y: ends.map((one) => line.start + line.slope * one), name: `${perJob} a job`, line: { color: colours.warn, width: 2 }, hoverinfo: "skip" });
-    const most = Math.max(1, ...jobs.map(([, fds]) => fds));
-    plot("jobs-chart", traces, {
-      ...chartLayout(colours), showlegend: true, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", bgcolor: "transparent" }, dragmode: false, uirevision: selected,
-      xaxis: { ...colours.axis, title: { text: "job number", standoff: 8 }, tickformat: ",d", fixedrange: true, nticks: 10 },
-      yaxis: { ...colours.axis, range: [0, 1.12 * most], ...wholeTicks(most), tickformat: ",d", fixedrange: true },
-      ...levels(target, 1.12 * most, colours), margin: { l: 55, r: 10, t: 10, b: 48 },
-    }, `Descriptors of ${target.target} after each job: ${perJob ?? "unknown"} a job`);
+    const marks = [{ kind: "points", name: "after the job", x, y: jobs.map(([, fds]) => fds), colour: PALETTE[0] }];
+    if (line) marks.push({ kind: "line", name: `${perJob} a job`, group: "trend", x: ends, y: ends.map((one) => line.start + line.slope * one), colour: "var(--warn)", width: 2, isSilent: true });
+    const margin = Math.max(1, 0.02 * (ends[1] - ends[0]));
+    chart.show(at("jobs-chart"), {
+      marks, levels: levels(target), top: 1.12 * Math.max(1, ...jobs.map(([, fds]) => fds)),
+      x: { range: [ends[0] - margin, ends[1] + margin], isWhole: true, title: "job number", format: (number) => `job ${count(number)}` },
+      label: `Descriptors of ${target.target} after each job: ${perJob ?? "unknown"} a job`,
+    });
   }
 
   // ---- drawing
-
-  function plot(id, traces, layout, label) {
-    at(id).setAttribute("aria-label", label);
-    if (window.Plotly) window.Plotly.react(id, traces, layout, { responsive: true, displayModeBar: false, doubleClick: false });
-  }
 
   function empty(name, isEmpty, text) {
     at(`${name}-chart`).hidden = isEmpty;
@@ -479,51 +445,17 @@
 
   function drawCharts() {
     const target = state && shownTarget();
-    if (!target || isHeld) return;
+    if (!target) return;
     const view = windowOf(target);
-    const style = getComputedStyle(at("time-chart"));
-    const colours = { ...chartColours(at("time-chart")) };
-    for (const name of ["accent", "good", "warn", "bad"]) colours[name] = resolved(style, name);
-    drawTime(target, view, colours);
-    drawKinds(target, view, colours);
-    drawJobs(target, colours);
-    for (const id of ["time-chart", "kinds-chart"]) followZoom(at(id));
-  }
-
-  /** The colour of a variable, as plotly reads it. */
-  function resolved(style, name) {
-    const probe = make("span", { style: `color: var(--${name})`, hidden: true });
-    at("time-chart").parentElement.append(probe);
-    const found = getComputedStyle(probe).color;
-    probe.remove();
-    return found;
-  }
-
-  /** A zoom in one chart is a zoom in both. */
-  function followZoom(chart) {
-    if (chart.isFollowed || !chart.on) return;
-    chart.isFollowed = true;
-    chart.on("plotly_relayout", (change) => {
-      if (change["xaxis.range[0]"] === undefined) return;
-      zoom = [fromLocal(change["xaxis.range[0]"]), fromLocal(change["xaxis.range[1]"])];
-      drawCharts();
-    });
-    chart.on("plotly_doubleclick", () => { zoom = null; drawCharts(); });
-    chart.addEventListener("pointerdown", () => { isHeld = true; }, true);
+    drawTime(target, view);
+    drawKinds(target, view);
+    drawJobs(target);
   }
 
   function startCharts() {
     choice(at("range"), Object.keys(RANGES), null, (name) => { range = name; zoom = null; drawCharts(); });
     choice(at("scale"), SCALES, null, (name) => { scale = name; drawCharts(); });
     at("unzoom").addEventListener("click", () => { zoom = null; drawCharts(); });
-    for (const name of ["pointerup", "pointercancel"]) {
-      // plotly hears of the end of a drag first
-      window.addEventListener(name, () => { if (isHeld) setTimeout(() => { isHeld = false; drawCharts(); }); });
-    }
-    let resized = null;
-    window.addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(drawCharts, 150); });
-    window.addEventListener("beforeprint", drawCharts);
-    window.addEventListener("afterprint", drawCharts);
   }
 
   // ---- headroom
@@ -666,8 +598,8 @@
       answered = Date.now() / 1000;
       show();
       showStatus(null);
-      document.documentElement.dataset.shown = state.now;
-      whenDrawn();
+      document.documentElement.dataset.shown = state.now; // for tests, as `ready` is
+      document.documentElement.dataset.ready = "yes";
     } catch (error) {
       if (asking !== mine) return; // a newer question was asked
       showStatus(problemOf(error));
@@ -686,22 +618,15 @@
     ask();
   }
 
-  /** Tells that all is drawn: plotly is the last script of the page, so that the rest is there before it is read. */
-  function whenDrawn() {
-    if (document.documentElement.dataset.ready || !state || !window.Plotly) return;
-    drawCharts();
-    document.documentElement.dataset.ready = "yes"; // for tests, as `shown` is
-  }
-
   startNav();
   startTabs();
   startTables();
   startCharts();
   startTheme(at("theme"), () => { if (state) show(); });
-  document.addEventListener("DOMContentLoaded", whenDrawn);
   state = visible(JSON.parse(at("data").textContent));
   if (state) {
     show();
     showStatus(null);
+    document.documentElement.dataset.ready = "yes";
   } else startAsking();
 })();

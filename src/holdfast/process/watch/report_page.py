@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._util.atomic import write_atomically
-from ..fdtrace.html_file import assemble, common_part, plotly_script
+from ..._util.offline_html import assemble, common_part
 from .documents import load_state
 
 PAGE = Path(__file__).parent / "page.html"
@@ -20,7 +20,6 @@ _INLINE = {
     r'<link rel="stylesheet" href="static/page\.css">': "<style>\n{{style}}\n</style>",
     r'(?<=<script type="application/json" id="data">)null(?=</script>)': "{{data}}",
     r'<script src="static/page\.js"></script>': "<script>{{script}}</script>",
-    r'<script src="static/plotly\.min\.js"></script>': "<script>{{plotly}}</script>",
 }
 
 
@@ -28,21 +27,19 @@ def write_report(db_path: str | os.PathLike[str], out_path: str | os.PathLike[st
     """Writes the page of a watch database over whatever has this name.
 
     Raises:
-        InputError: plotly, which draws the charts, is not installed, or the database cannot be read.
+        InputError: the database cannot be read.
     """
-    plotly_script()  # before the work
     write_state(load_state(Path(db_path)), out_path)
 
 
 def write_state(state: Mapping[str, Any], out_path: str | os.PathLike[str]) -> None:
     """Writes the page of a state document, which it embeds."""
-    plotly = plotly_script()
     template = PAGE.read_text()
     for pattern, part in _INLINE.items():
         template, found = re.subn(pattern, part, template)
         assert found == 1, f"expected {pattern} once in page.html, got it {found} times"
     style, script = page_part("css"), page_part("js")
-    page = assemble(template, style=style, script=script, plotly=plotly, data={**state, "live": False})
+    page = assemble(template, style=style, script=script, data={**state, "live": False})
     write_atomically(out_path, page.encode())
 
 

@@ -1,14 +1,15 @@
-"""Serves the page, metrics, probes and JSON over HTTP, from a thread beside the collector.
+"""Serves the page, metrics, probes and JSON over HTTP, from threads beside the collector.
 
 It listens on the loopback interface and then answers only requests that were made to it by such a name: a page of
 another site cannot read it by pointing its own name at 127.0.0.1. Any other address needs a token. Nothing is fetched
 from another host, and the page is told so by its content security policy.
 
 Requests are served from memory and the store; one document is made for each round of samples, however many ask for it.
-At most 64 connections are open at a time. A new one takes the place of the one that has waited longest for a request,
-or else of the one that has taken nothing of its answer for longest: clients that never read keep no probe out. One that
-sends no whole request is closed after some seconds, and one that does not take its answer after a minute. An answer is
-sent in pieces, so that a client that does not read it costs no memory.
+Each connection has a thread, so that a slow disk or client delays no other; at most 64 connections are open at a time.
+A new one takes the place of the one that has waited longest for a request, or else of the one that has taken nothing of
+its answer for longest: clients that never read keep no probe out. One that sends no whole request is closed after some
+seconds, and one that does not take its answer after a minute. Answers are sent from memory that all clients share, so
+that a client that does not read costs none.
 """
 
 from __future__ import annotations
@@ -17,19 +18,25 @@ import errno
 import gzip
 import hashlib
 import hmac
+import http.client
+import io
 import ipaddress
 import json
-import logging
 import os
 import re
 import socket
+import socketserver
 import struct
+import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from functools import partial
+from http import HTTPStatus
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from ..._util.text import one_line
@@ -40,26 +47,20 @@ from .probe import UNHEALTHY_ETA_S, ProbeAnswer, check_health, check_readiness
 from .report_page import PAGE, page_part
 from .state import MOST_EVENTS
 
-if TYPE_CHECKING:
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import Response
-    from starlette.types import ASGIApp, Receive, Scope, Send
-
 DEFAULT_PORT = 9321
 LEAST_TOKEN = 16
 MOST_CONNECTIONS = 64
+_MOST_HEAD_BYTES = 64 << 10
 _IDLE_S = 10
 _ANSWER_S = 60
+_POLL_S = 0.2
 _PIECE_BYTES = 64 << 10
+_MOST_UNREAD_BYTES = 1 << 20
 _RESET = struct.pack("ii", 1, 0)
-_COOKIE = "holdfast_watch"
-_STATIC = {"page.css": "text/css", "page.js": "text/javascript", "plotly.min.js": "text/javascript"}
 _HEADERS = {
-    # plotly writes style attributes, and draws its downloads from blobs.
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
-        "font-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -137,25 +138,6 @@ def check_token(address: HttpAddress, token: str | None) -> str | None:
     return token
 
 
-def bind(address: HttpAddress) -> socket.socket:
-    """Returns a listening socket; InputError says why there is none."""
-    try:
-        family, kind, proto, _, where = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except (OSError, UnicodeError) as error:
-        raise InputError(f"{address.host}: cannot find this host: {getattr(error, 'strerror', error)}") from error
-    made = socket.socket(family, kind | socket.SOCK_CLOEXEC, proto)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(where)
-        made.listen(MOST_CONNECTIONS)
-    except OSError as error:
-        made.close()
-        raise InputError(f"cannot listen at {address.url()}: {_why_not(error)}") from error
-    return made
-
-
 def _why_not(error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return "the port is in use; choose another, or port 0 for a free one"
@@ -166,53 +148,124 @@ def _why_not(error: OSError) -> str:
     return error.strerror or str(error)
 
 
+def token_from_environment(environment: Mapping[str, str] = os.environ) -> str | None:
+    return environment.get("HOLDFAST_TOKEN") or None
+
+
+# ---- requests and answers
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    method: str
+    path: str
+    query: str
+    headers: http.client.HTTPMessage
+    is_last: bool  # the client closes the connection after it
+
+    def parameter(self, name: str) -> str | None:
+        return dict(parse_qsl(self.query, keep_blank_values=True)).get(name)
+
+    @property
+    def has_body(self) -> bool:
+        return self.headers.get("content-length", "0") != "0" or "transfer-encoding" in self.headers
+
+    @property
+    def takes_gzip(self) -> bool:
+        return "gzip" in self.headers.get("accept-encoding", "")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def head(self, *, is_last: bool) -> bytes:
+        headers = {"Date": formatdate(usegmt=True), **_HEADERS, **self.headers}
+        if self.status != HTTPStatus.NOT_MODIFIED:
+            headers["Content-Length"] = str(len(self.body))
+        if is_last:
+            headers["Connection"] = "close"
+        lines = [f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+def _plain(status: int, text: str, headers: Mapping[str, str] | None = None) -> HttpAnswer:
+    return HttpAnswer(status, text.encode(), {"Content-Type": "text/plain; charset=utf-8", **(headers or {})})
+
+
+def _json(facts: Any, status: int = 200) -> HttpAnswer:
+    return HttpAnswer(status, json.dumps(facts).encode(), {"Content-Type": "application/json"})
+
+
+def read_request(file: io.BufferedIOBase) -> HttpRequest | HttpAnswer | None:
+    """Returns the next request, the answer to what is none, or None at the end of the connection."""
+    head = b""
+    while line := file.readline(_MOST_HEAD_BYTES - len(head)):
+        if line.strip() or head:  # an empty line before a request is ignored
+            head += line
+        if len(head) == _MOST_HEAD_BYTES:
+            return _plain(431, f"expected headers of less than {_MOST_HEAD_BYTES} bytes\n")
+        if head and not line.strip():
+            break
+    else:
+        return None
+    first, _, rest = head.partition(b"\n")
+    match = re.fullmatch(
+        r"([A-Z]+) (?:https?://[^/?]*)?([^\s?#]*)(?:\?([^\s#]*))? HTTP/1\.([01])\s*", first.decode("latin-1")
+    )
+    if match is None:
+        return _plain(400, "expected a request of HTTP/1.1\n")
+    try:
+        headers = http.client.parse_headers(io.BytesIO(rest))
+    except http.client.HTTPException:
+        return _plain(431, "expected at most 100 headers\n")
+    method, path, query, minor = match.groups(default="")
+    return HttpRequest(
+        method, path, query, headers, is_last=minor == "0" or headers.get("connection", "").lower() == "close"
+    )
+
+
 # ---- who may ask
 
 
 class Gate:
     """Lets requests in that have the token or, without one, that were made to a loopback name."""
 
-    def __init__(self, app: ASGIApp, token: str | None) -> None:
-        self._app = app
+    def __init__(self, token: str | None) -> None:
         self._token = None if token is None else token.encode()
         # Not the token itself, which is not to be read from a browser's files.
-        self._cookie = hmac.new((token or "").encode(), b"holdfast cookie", hashlib.sha256).hexdigest()
+        secret = hmac.new((token or "").encode(), b"holdfast cookie", hashlib.sha256).hexdigest()
+        self._cookie = f"holdfast_watch={secret}"
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        from starlette.requests import Request
+    def check(self, request: HttpRequest) -> HttpAnswer | None:
+        """Returns the answer to a request that is not let in."""
+        return self._check_host(request) if self._token is None else self._check_token(request, self._token)
 
-        request = Request(scope)
-        scope["state"] = {"trusted": True}
-        answer = self._refuse(request) if self._token is None else self._check_token(request)
-        await (self._app if answer is None else answer)(scope, receive, _with_headers(send))
-
-    def _refuse(self, request: Request) -> Response | None:
-        name = request.headers.get("host", "")
-        host = re.sub(r":\d*$", "", name).strip("[]").lower()
-        if len(request.headers.getlist("host")) == 1 and is_loopback(host):
+    def _check_host(self, request: HttpRequest) -> HttpAnswer | None:
+        names = request.headers.get_all("host", [])
+        host = re.sub(r":\d*$", "", "".join(names)).strip("[]").lower()
+        if len(names) == 1 and is_loopback(host):
             return None
         return _plain(
             421,
-            f"expected a request to localhost or 127.0.0.1, got one to {one_line(name)[:100]!r}; to serve under "
-            "another name, give holdfast watch a --token\n",
+            f"expected a request to localhost or 127.0.0.1, got one to {one_line(', '.join(names))[:100]!r}; to serve "
+            "under another name, give holdfast watch a --token\n",
         )
 
-    def _check_token(self, request: Request) -> Response | None:
-        assert self._token is not None
+    def _check_token(self, request: HttpRequest, token: bytes) -> HttpAnswer | None:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token):
+        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token):
             return None
-        if hmac.compare_digest(request.cookies.get(_COOKIE, "").encode(), self._cookie.encode()):
+        cookies = "; ".join(request.headers.get_all("cookie", [])).split(";")
+        if any(hmac.compare_digest(one.strip().encode(), self._cookie.encode()) for one in cookies):
             return None
-        query = parse_qsl(request.url.query, keep_blank_values=True)
+        query = parse_qsl(request.query, keep_blank_values=True)
         for name, value in query:
-            if name == "token" and hmac.compare_digest(value.encode("utf-8", "replace"), self._token):
+            if name == "token" and hmac.compare_digest(value.encode("utf-8", "replace"), token):
                 return self._remember(request, [one for one in query if one[0] != "token"])
-        if request.url.path in ("/healthz", "/readyz"):
-            request.scope["state"]["trusted"] = False
-            return None
         return _plain(
             401,
             "expected a token: open this page once with ?token=… in its address, or send the header "
@@ -220,36 +273,12 @@ class Gate:
             {"WWW-Authenticate": "Bearer"},
         )
 
-    def _remember(self, request: Request, query: list[tuple[str, str]]) -> Response:
+    def _remember(self, request: HttpRequest, query: list[tuple[str, str]]) -> HttpAnswer:
         """Sets a cookie and removes the token from the address, which browsers keep and show."""
-        name = request.url.path.rpartition("/")[2]
+        name = request.path.rpartition("/")[2]
         where = (name or "./") + (f"?{urlencode(query)}" if query else "")
-        answer = _plain(303, "", {"Location": f"./{where}" if ":" in where else where})
-        answer.set_cookie(_COOKIE, self._cookie, httponly=True, samesite="strict", max_age=30 * 86400, path="/")
-        return answer
-
-
-def _with_headers(send: Send) -> Send:
-    async def sending(message: Any) -> None:
-        if message["type"] == "http.response.start":
-            there = {name.lower() for name, _ in message["headers"]}
-            message["headers"] = [
-                *message["headers"],
-                *(
-                    (name.lower().encode(), value.encode())
-                    for name, value in _HEADERS.items()
-                    if name.lower().encode() not in there
-                ),
-            ]
-        await send(message)
-
-    return sending
-
-
-def _plain(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
-    from starlette.responses import PlainTextResponse
-
-    return PlainTextResponse(text, status, headers)
+        cookie = f"{self._cookie}; HttpOnly; Max-Age={30 * 86400}; Path=/; SameSite=strict"
+        return _plain(303, "", {"Location": f"./{where}" if ":" in where else where, "Set-Cookie": cookie})
 
 
 # ---- what they get
@@ -259,78 +288,71 @@ class WatchApp:
     """The answers to all requests."""
 
     def __init__(
-        self, collector: WatchCollector, *, clock: Callable[[], float], eta_s: float = UNHEALTHY_ETA_S
+        self,
+        collector: WatchCollector,
+        *,
+        clock: Callable[[], float],
+        token: str | None = None,
+        eta_s: float = UNHEALTHY_ETA_S,
     ) -> None:
         self._collector = collector
         self._clock = clock
-        self._eta_s = eta_s
+        self._gate = Gate(token)
         self._lock = threading.Lock()
         self._made: tuple[Published, bytes] | None = None
         self._static: dict[str, tuple[bytes, bytes, str]] = {}
-
-    def routes(self, token: str | None) -> Starlette:
-        from starlette.applications import Starlette
-        from starlette.middleware import Middleware
-        from starlette.routing import Route
-
-        paths = {
-            "/": self._page,
-            "/static/{name}": self._file,
+        self._routes: dict[str, Callable[[HttpRequest], HttpAnswer]] = {
+            "/": partial(self._send_file, "page.html", "text/html"),
+            "/static/page.css": partial(self._send_file, "page.css", "text/css"),
+            "/static/page.js": partial(self._send_file, "page.js", "text/javascript"),
             "/metrics": self._metrics,
-            "/healthz": self._health,
-            "/readyz": self._readiness,
+            "/healthz": partial(self._probe, partial(check_health, eta_s=eta_s)),
+            "/readyz": partial(self._probe, check_readiness),
             "/api/state": self._state,
             "/api/targets": self._targets,
             "/api/events": self._events,
         }
-        # Starlette runs endpoints in threads, so that a slow disk delays no other request. Probes and metrics need only
-        # what is in memory: they are coroutines, which wait neither for the disk nor for a free thread.
-        return Starlette(
-            routes=[Route(path, endpoint, methods=["GET"]) for path, endpoint in paths.items()],
-            middleware=[Middleware(Gate, token=token)],
-        )
 
-    def _page(self, request: Request) -> Response:
-        return self._send_file(request, "page.html", "text/html; charset=utf-8", "no-cache")
-
-    def _file(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        if name not in _STATIC:
+    def answer(self, request: HttpRequest) -> HttpAnswer:
+        refused = self._gate.check(request)
+        # Without the token a probe gets a yes or no.
+        if refused is not None and not (refused.status == 401 and request.path in ("/healthz", "/readyz")):
+            return refused
+        route = self._routes.get(request.path)
+        if route is None:
             return _plain(404, "not found\n")
-        return self._send_file(request, name, f"{_STATIC[name]}; charset=utf-8", "no-cache")
+        if request.method not in ("GET", "HEAD"):
+            return _plain(405, "expected GET or HEAD\n", {"Allow": "GET, HEAD"})
+        return _plain(413, "expected a request without a body\n") if request.has_body else route(request)
 
-    def _send_file(self, request: Request, name: str, type_: str, caching: str) -> Response:
-        found = self._read_static(name)
-        if found is None:
-            return _plain(404, f"{name} is missing from this installation: pip install 'holdfast-io[ui]'\n")
-        data, packed, tag = found
-        headers = {"ETag": tag, "Cache-Control": caching, "Vary": "Accept-Encoding"}
+    def _send_file(self, name: str, kind: str, request: HttpRequest) -> HttpAnswer:
+        data, packed, tag = self._read_static(name)
+        headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
         if request.headers.get("if-none-match") == tag:
-            return _plain(304, "", headers)
-        if "gzip" in request.headers.get("accept-encoding", ""):
-            return _in_pieces(packed, type_, headers | {"Content-Encoding": "gzip"})
-        return _in_pieces(data, type_, headers)
+            return HttpAnswer(304, b"", headers)
+        headers["Content-Type"] = f"{kind}; charset=utf-8"
+        if request.takes_gzip:
+            return HttpAnswer(200, packed, headers | {"Content-Encoding": "gzip"})
+        return HttpAnswer(200, data, headers)
 
-    def _read_static(self, name: str) -> tuple[bytes, bytes, str] | None:
+    def _read_static(self, name: str) -> tuple[bytes, bytes, str]:
         """Returns the file as it is and packed, which all requests share, and its tag."""
         with self._lock:
             if name not in self._static:
-                try:
-                    data = _read_file(name)
-                except OSError:
-                    return None
+                data = PAGE.read_bytes() if name == "page.html" else page_part(name.removeprefix("page.")).encode()
                 tag = f'"{hashlib.sha256(data).hexdigest()[:24]}"'
                 self._static[name] = data, gzip.compress(data, 6, mtime=0), tag
             return self._static[name]
 
-    def _state(self, request: Request) -> Response:
-        only = request.query_params.get("target")
+    def _state(self, request: HttpRequest) -> HttpAnswer:
+        only = request.parameter("target")
         if only is not None:
             document = self._collector.document(only=only)
-            if not document["targets"]:
-                return _json({"error": f"there is no target {only!r}"}, 404)
-            return _json(document)
-        return _send_json(request, self._whole())
+            return _json(document) if document["targets"] else _json({"error": f"there is no target {only!r}"}, 404)
+        headers = {"Content-Type": "application/json"}
+        if request.takes_gzip:
+            return HttpAnswer(200, gzip.compress(self._whole(), 1), headers | {"Content-Encoding": "gzip"})
+        return HttpAnswer(200, self._whole(), headers)
 
     def _whole(self) -> bytes:
         """Makes the document once for each round."""
@@ -340,99 +362,107 @@ class WatchApp:
                 self._made = published, json.dumps(self._collector.document(), separators=(",", ":")).encode()
             return self._made[1]
 
-    def _targets(self, request: Request) -> Response:
+    def _targets(self, request: HttpRequest) -> HttpAnswer:
         document = self._collector.document(history=False)
         names = ("target", "source", "pid", "command", "alive", "verdict", "sentence", "fds", "limit", "eta_s")
         facts: list[Mapping[str, Any]] = [dict(one) for one in document["targets"]]
         return _json({"targets": [{name: one[name] for name in names} for one in facts]})
 
-    def _events(self, request: Request) -> Response:
-        since = request.query_params.get("since", "0")
+    def _events(self, request: HttpRequest) -> HttpAnswer:
+        since = request.parameter("since") or "0"
         try:
             start = float(since)
         except ValueError:
             return _json({"error": f"expected since=SECONDS, got {since!r}"}, 400)
         events = [one for one in self._collector.store.events(MOST_EVENTS) if one["t"] > start]
-        only = request.query_params.get("target")
+        only = request.parameter("target")
         return _json({"events": [one for one in events if only in (None, one["target"])]})
 
-    async def _metrics(self, request: Request) -> Response:
-        from starlette.responses import Response
-
+    def _metrics(self, request: HttpRequest) -> HttpAnswer:
         published = self._collector.published
         text = render_metrics(
             self._collector.document(history=False), round_s=published.round_s, rounds=published.rounds
         )
-        return Response(text, headers={"Content-Type": CONTENT_TYPE})
+        return HttpAnswer(200, text.encode(), {"Content-Type": CONTENT_TYPE})
 
-    async def _health(self, request: Request) -> Response:
-        def check(**options: Any) -> ProbeAnswer:
-            return check_health(eta_s=self._eta_s, **options)
-
-        return self._probe(request, check)
-
-    async def _readiness(self, request: Request) -> Response:
-        return self._probe(request, check_readiness)
-
-    def _probe(self, request: Request, check: Callable[..., ProbeAnswer]) -> Response:
+    def _probe(self, check: Callable[..., ProbeAnswer], request: HttpRequest) -> HttpAnswer:
+        is_trusted = self._gate.check(request) is None  # reasons name targets
         document = self._collector.document(history=False)
-        target = request.query_params.get("target")
+        target = request.parameter("target")
         known = [one["target"] for one in document["targets"]]
-        trusted = bool(request.scope["state"]["trusted"])
         if target is not None and target not in known:
-            return _json({"ok": False, "reasons": [f"there is no target {target!r}"] if trusted else []}, 404)
+            return _json({"ok": False, "reasons": [f"there is no target {target!r}"] if is_trusted else []}, 404)
         answer = check(document=document, now=self._clock(), names=self._collector.selection.names, target=target)
-        return _json({"ok": answer.ok, "reasons": list(answer.reasons) if trusted else []}, answer.status)
+        return _json({"ok": answer.ok, "reasons": list(answer.reasons) if is_trusted else []}, answer.status)
 
 
-def _read_file(name: str) -> bytes:
-    if name == "page.html":
-        return PAGE.read_bytes()
-    if name != "plotly.min.js":
-        return page_part(name.removeprefix("page.")).encode()
-    found = find_spec("plotly")
-    places = [] if found is None else list(found.submodule_search_locations or ())
-    return Path(places[0] if places else "/nonexistent", "package_data", name).read_bytes()
+# ---- connections
 
 
-def _json(facts: Any, status: int = 200) -> Response:
-    return _in_pieces(json.dumps(facts).encode(), "application/json", status=status)
+class _Connection:
+    """One client: a thread that reads requests and sends answers until either side ends it."""
+
+    def __init__(self, sock: socket.socket, app: WatchApp, on_end: Callable[[_Connection], None]) -> None:
+        self._socket = sock
+        self._app = app
+        self._on_end = on_end
+        self.is_cut_off = False
+        self._expect(_IDLE_S, is_answering=False)
+        self.thread = threading.Thread(target=self._run, name="holdfast-watch-client", daemon=True)
+
+    def _expect(self, within_s: float, *, is_answering: bool) -> None:
+        self.is_answering = is_answering
+        self.since_s = time.monotonic()  # when the client did something
+        self.deadline_s = self.since_s + within_s
+
+    def cut_off(self) -> None:
+        """Ends it from another thread: its own one waits for the client."""
+        self.is_cut_off = True
+        with suppress(OSError):
+            if self.is_answering:  # the kernel would keep what the client does not read for minutes
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _run(self) -> None:
+        try:
+            with self._socket, self._socket.makefile("rb") as file, suppress(OSError):
+                while self._serve(file):
+                    self._expect(_IDLE_S, is_answering=False)
+        finally:
+            self._on_end(self)
+
+    def _serve(self, file: io.BufferedReader) -> bool:
+        """Answers one request; returns whether another one may follow."""
+        request = read_request(file)
+        if request is None:
+            return False
+        self._expect(_ANSWER_S, is_answering=True)
+        answer = self._app.answer(request) if isinstance(request, HttpRequest) else request
+        is_last = not isinstance(request, HttpRequest) or request.is_last or request.has_body
+        has_body = bool(answer.body) and not (isinstance(request, HttpRequest) and request.method == "HEAD")
+        self._socket.sendall(answer.head(is_last=is_last), socket.MSG_MORE if has_body else 0)
+        rest = memoryview(answer.body if has_body else b"")
+        while rest:
+            rest = rest[self._socket.send(rest[:_PIECE_BYTES]) :]
+            self.since_s = time.monotonic()
+        if is_last:
+            self._take_the_rest(file)
+        return not is_last
+
+    def _take_the_rest(self, file: io.BufferedReader) -> None:
+        """Reads what the client still sends: closing before would reset the connection, and could lose the answer."""
+        self._expect(_IDLE_S, is_answering=False)
+        self._socket.shutdown(socket.SHUT_WR)
+        left = _MOST_UNREAD_BYTES
+        while left > 0 and (data := file.read1(_PIECE_BYTES)):
+            left -= len(data)
 
 
-def _send_json(request: Request, data: bytes) -> Response:
-    if "gzip" in request.headers.get("accept-encoding", ""):
-        return _in_pieces(gzip.compress(data, 1), "application/json", {"Content-Encoding": "gzip"})
-    return _in_pieces(data, "application/json")
+class WatchServer(socketserver.TCPServer):
+    """Serves from threads until `close`. `url` is where."""
 
-
-def _in_pieces(data: bytes, type_: str, headers: Mapping[str, str] | None = None, status: int = 200) -> Response:
-    """Returns an answer of which the server copies one piece at a time: the next when the client has taken this one."""
-    from starlette.responses import Response
-
-    class PiecesResponse(Response):
-        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            for at in range(0, len(data), _PIECE_BYTES):
-                piece = data[at : at + _PIECE_BYTES]
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
-
-    length = {"Content-Length": str(len(data))}
-    return PiecesResponse(status_code=status, media_type=type_, headers={**(headers or {}), **length})
-
-
-# ---- the thread
-
-
-def require_ui() -> None:
-    """InputError: the packages that the server needs are not installed."""
-    missing = [name for name in ("starlette", "uvicorn", "plotly") if find_spec(name) is None]
-    if missing:
-        raise InputError(f"the page needs {' and '.join(missing)}: pip install 'holdfast-io[ui]'")
-
-
-class WatchServer:
-    """Serves from a thread until `close`. `url` is where."""
+    allow_reuse_address = True
+    request_queue_size = MOST_CONNECTIONS
 
     def __init__(
         self,
@@ -443,102 +473,71 @@ class WatchServer:
         token: str | None = None,
         eta_s: float = UNHEALTHY_ETA_S,
     ) -> None:
-        require_ui()
-        token = check_token(address, token)
-        import uvicorn
-
-        self._socket = bind(address)
-        self.url = address.url(self._socket.getsockname()[1])
-        app = WatchApp(collector, clock=clock, eta_s=eta_s).routes(token)
-        config = uvicorn.Config(
-            app,
-            http=_bounded_protocol(),
-            ws="none",
-            lifespan="off",
-            loop="asyncio",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=_IDLE_S,
-            timeout_graceful_shutdown=1,
-        )
-        # A client that sends garbage is no news.
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-        self._server = uvicorn.Server(config)
+        self._app = WatchApp(collector, clock=clock, token=check_token(address, token), eta_s=eta_s)
+        self._changed = threading.Condition()
+        self._connections: set[_Connection] = set()
+        try:
+            self.address_family, *_, where = socket.getaddrinfo(
+                address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+        except (OSError, UnicodeError) as error:
+            raise InputError(f"{address.host}: cannot find this host: {getattr(error, 'strerror', error)}") from error
+        try:
+            super().__init__(where, socketserver.BaseRequestHandler)  # type: ignore[arg-type]
+        except OSError as error:
+            raise InputError(f"cannot listen at {address.url()}: {_why_not(error)}") from error
+        self.url = address.url(self.server_address[1])
         self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [self._socket]}, name="holdfast-watch-http", daemon=True
+            target=self.serve_forever, args=(_POLL_S,), name="holdfast-watch-http", daemon=True
         )
         self._thread.start()
 
-    def close(self) -> None:
-        """Ends the server; requests that are being answered get a second."""
-        # It would report clients that have not taken their answer.
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-        self._server.should_exit = True
-        self._thread.join(10)
-        self._socket.close()
+    def get_request(self) -> tuple[socket.socket, Any]:
+        try:
+            return self.socket.accept()
+        except OSError:
+            time.sleep(_POLL_S)  # out of descriptors: it would be asked again at once
+            raise
 
-
-def _bounded_protocol() -> Any:
-    """Returns uvicorn's protocol with a bound on connections, and on the time for each request and its answer.
-
-    uvicorn itself ends only a connection that is silent between two requests: half a request would hold it for ever.
-    """
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-
-    class BoundedProtocol(H11Protocol):
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            others = self._others()
+    def process_request(self, request: Any, client_address: Any) -> None:
+        made = _Connection(request, self._app, self._forget)
+        with self._changed:
+            others = [one for one in self._connections if not one.is_cut_off]
             if len(others) >= MOST_CONNECTIONS:
                 min(others, key=lambda one: (one.is_answering, one.since_s)).cut_off()
-            self._expect(_IDLE_S)
+            if len(self._connections) >= 2 * MOST_CONNECTIONS:  # those that were cut off are still at work
+                raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            made.thread.start()
+            self._connections.add(made)
 
-        def _others(self) -> list[Any]:
-            return [one for one in self.connections if one is not self and not one.transport.is_closing()]
+    def _forget(self, connection: _Connection) -> None:
+        with self._changed:
+            self._connections.discard(connection)
+            self._changed.notify_all()
 
-        @property
-        def is_answering(self) -> bool:
-            return self.cycle is not None and not self.cycle.response_complete
+    def service_actions(self) -> None:
+        now = time.monotonic()
+        with self._changed:
+            for one in self._connections:
+                if now >= one.deadline_s and not one.is_cut_off:
+                    one.cut_off()
 
-        def _expect(self, within_s: float, *, last: bool = False) -> None:
-            """Waits for a request or, if this is the last time, for the end of its answer."""
-            self._stop_waiting()
-            self._is_last = last
-            self.since_s = self.loop.time()
-            self._give_up = self.loop.call_later(within_s, self._end_if_late)
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
-        def _end_if_late(self) -> None:
-            if self.is_answering and not self._is_last:
-                self._expect(_ANSWER_S, last=True)
-            else:
-                self.cut_off()
-
-        def cut_off(self) -> None:
-            if self.is_answering:  # the kernel would keep what the client does not read for minutes
-                self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            self.transport.abort()
-
-        def resume_writing(self) -> None:
-            self.since_s = self.loop.time()  # the client has taken a piece
-            super().resume_writing()
-
-        def on_response_complete(self) -> None:
-            super().on_response_complete()
-            if not self.transport.is_closing():
-                self._expect(_IDLE_S)
-
-        def _stop_waiting(self) -> None:
-            if hasattr(self, "_give_up"):
-                self._give_up.cancel()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stop_waiting()
-            super().connection_lost(exc)
-
-    return BoundedProtocol
-
-
-def token_from_environment(environment: Mapping[str, str] = os.environ) -> str | None:
-    return environment.get("HOLDFAST_TOKEN") or None
+    def close(self) -> None:
+        """Ends the server and all connections; requests that are being answered get a second."""
+        self.shutdown()
+        self.server_close()
+        self._thread.join(10)
+        with self._changed:
+            threads = [one.thread for one in self._connections]
+            for one in self._connections:
+                if not one.is_answering:
+                    one.cut_off()
+            self._changed.wait_for(lambda: not self._connections, 1)
+            for one in self._connections:
+                one.cut_off()
+        for thread in threads:
+            thread.join(10)

@@ -22,7 +22,7 @@ import holdfast as hold
 from holdfast._native import codec
 from holdfast.data.loader.options import OnCorrupt
 from holdfast.data.loader.sources.catalog import is_corruption
-from holdfast.data.loader.stats import Loss
+from holdfast.data.loader.stats import SkippedSample
 from holdfast.errors import CorruptError, FormatError, InputError, StateError, UnfinishedError
 
 BOUND_S = 60
@@ -48,7 +48,7 @@ def flip(path: Path, *places: tuple[int, int]) -> list[int]:
     return starts
 
 
-def seen(loss: Loss) -> tuple[str, str, int | None]:
+def seen(loss: SkippedSample) -> tuple[str, str, int | None]:
     return Path(loss.path).name, loss.kind, loss.offset
 
 
@@ -64,13 +64,13 @@ def shards(tmp_path: Path) -> list[Path]:
 def test_a_damaged_header_costs_one_record_and_is_told_before_the_first_batch(shards: list[Path]) -> None:
     starts = flip(shards[1], (7, HEADER))
     with hold.read(shards, SCHEMA, on_corrupt="skip").batch(10).iterate() as it:
-        [loss] = it.losses()
+        [loss] = it.skipped()
         assert seen(loss) == ("shard-0001.tfrecord", "damaged", starts[7])
         assert loss.bytes_lost == starts[8] - starts[7]
         assert loss.reason.startswith("bad length CRC")
         assert f"record 7 at byte {starts[7]:,}: damaged: bad length CRC" in str(loss)
         batches = list(it)
-        assert it.stats().lost == len(it.losses()) == 1
+        assert it.stats().lost == len(it.skipped()) == 1
     assert ids_of(batches) == [i for i in range(100) if i != 27]
     assert {len(batch["id"]) for batch in batches[:-1]} == {10}  # the plan is made of what is there
     for batch in batches:
@@ -82,7 +82,7 @@ def test_salvage_gets_back_what_has_only_lost_its_header(shards: list[Path]) -> 
     flip(shards[1], (7, HEADER), (12, DATA))
     with hold.read(shards, SCHEMA, on_corrupt="salvage").shuffle(seed=3).batch(9).iterate() as it:
         batches = list(it)
-        assert [loss.record for loss in it.losses()] == [12]
+        assert [loss.record for loss in it.skipped()] == [12]
     assert sorted(ids_of(batches)) == [i for i in range(100) if i != 32]
     for batch in batches:
         check_rows(batch)
@@ -96,8 +96,8 @@ def test_records_between_two_destroyed_headers_are_kept_on_request(shards: list[
     shards[2].write_bytes(data)
     with hold.read(shards, SCHEMA, on_corrupt="salvage").batch(9).iterate() as it:
         assert ids_of(it) == [i for i in range(100) if not 43 <= i <= 51]
-        assert "7 records in bytes" in it.losses()[0].reason
-        assert "keep_doubtful=True reads them" in it.losses()[0].reason
+        assert "7 records in bytes" in it.skipped()[0].reason
+        assert "keep_doubtful=True reads them" in it.skipped()[0].reason
     for how in ("skip", "salvage"):
         kept = hold.read(shards, SCHEMA, on_corrupt=how, keep_doubtful=True)
         assert ids_of(kept.batch(9)) == [i for i in range(100) if i not in (43, 51)]
@@ -111,7 +111,7 @@ def test_a_torn_tail(shards: list[Path]) -> None:
     ds = hold.read(shards, SCHEMA, on_corrupt="skip")
     assert ids_of(ds.batch(10)) == list(range(99))
     with ds.iterate() as it:
-        [loss] = it.losses()
+        [loss] = it.skipped()
     assert (loss.offset, loss.bytes_lost) == (starts[19], starts[20] - 3 - starts[19])
     assert "truncated" in loss.reason
 
@@ -123,8 +123,8 @@ def test_damage_found_by_looking_and_by_reading_are_one_list_and_one_bound(shard
     for ds in (hold.read(shards, SCHEMA, on_corrupt="skip"), hold.read(shards, on_corrupt="skip", max_corrupt=3)):
         with ds.batch(10).iterate() as it:
             assert ids_of(it) == want
-            assert len(it.losses()) == it.stats().lost == 3
-            assert seen(it.losses()[-1]) == ("shard-0003.tfrecord", "damaged", starts[5])
+            assert len(it.skipped()) == it.stats().lost == 3
+            assert seen(it.skipped()[-1]) == ("shard-0003.tfrecord", "damaged", starts[5])
     with pytest.raises(CorruptError, match=r"shard-0003.*one more than the 2 that max_corrupt"):
         list(hold.read(shards, SCHEMA, on_corrupt="skip", max_corrupt=2).batch(10))
     with pytest.raises(CorruptError, match=r"shard-0001.*one more than the 1 that max_corrupt"):
@@ -144,7 +144,7 @@ def test_a_packed_shard_up_to_where_it_breaks_off(tmp_path: Path) -> None:
     os.truncate(paths[0], paths[0].stat().st_size * 2 // 3)
     ds = hold.read(paths, SCHEMA, on_corrupt="skip").batch(10)
     with ds.iterate() as it:
-        [loss] = it.losses()
+        [loss] = it.skipped()
         assert "the gzip data are cut short" in loss.reason
         batches = list(it)
     ids = ids_of(batches)
@@ -173,7 +173,7 @@ def test_other_ways_in(shards: list[Path]) -> None:
     assert [by_number[i]["id"] for i in (26, 27, 38, 39)] == [26, 28, 39, 41]
     with hold.mix({ds: 0.5, hold.read(shards[3:], SCHEMA): 0.5}, until="all").batch(7).iterate() as it:
         assert sorted(set(ids_of(it))) == sorted(want)
-        assert len(it.losses()) == 2
+        assert len(it.skipped()) == 2
 
 
 # ---- whole shards
@@ -225,7 +225,7 @@ def test_a_shard_that_cannot_be_read_is_one_loss(
     none = hold.read(shards, SCHEMA, on_corrupt="skip", max_corrupt=0).batch(10)
     what(shards)
     with ds.iterate() as it:
-        [loss] = it.losses()
+        [loss] = it.skipped()
         assert seen(loss) == ("shard-0001.tfrecord", "unreadable", 0)
         assert reason in loss.reason
         assert loss.bytes_lost == (shards[1].stat().st_size if what is not_a_tfrecord else 0)
@@ -248,7 +248,7 @@ def test_hdf5_and_tar_shards_that_do_not_open_are_left_out(tmp_path: Path, make:
     schema = {"id": hold.Int64()}
     ds = hold.read(paths, schema, on_corrupt="skip").batch(4)
     with ds.iterate() as it:
-        assert [seen(loss) for loss in it.losses()] == [(f"{bad}{suffix}", "unreadable", 0)]
+        assert [seen(loss) for loss in it.skipped()] == [(f"{bad}{suffix}", "unreadable", 0)]
         assert ids_of(it) == [i for i in range(30) if i // 10 != bad]
     with pytest.raises(CorruptError, match=f"{bad}{suffix}"):
         list(hold.read(paths, schema).batch(4))
@@ -270,8 +270,8 @@ def test_a_remote_shard_is_named_by_its_url(tmp_path: Path, shards: list[Path]) 
             store.pipe(f"/damaged/{path.name}", path.read_bytes())
         ds = hold.read(urls, SCHEMA, on_corrupt="skip", cache_folder=tmp_path / "cache").batch(10)
         with ds.iterate() as it:
-            assert [(loss.path, loss.kind) for loss in it.losses()] == [(urls[1], "damaged"), (urls[3], "unreadable")]
-            assert str(tmp_path) not in "".join(map(str, it.losses()))
+            assert [(loss.path, loss.kind) for loss in it.skipped()] == [(urls[1], "damaged"), (urls[3], "unreadable")]
+            assert str(tmp_path) not in "".join(map(str, it.skipped()))
             assert ids_of(it) == [i for i in range(100) if i != 27 and not 60 <= i < 80]
         with pytest.raises(FormatError, match=f"{urls[3]}.*not a TFRecord"):
             list(hold.read(urls[3], SCHEMA, cache_folder=tmp_path / "cache"))
@@ -310,7 +310,7 @@ import holdfast as hold
 rank, mode, *paths = sys.argv[1:]
 ds = hold.read(paths, on_corrupt=mode).shuffle(seed=4).shard((int(rank), 2)).batch(6)
 with ds.iterate() as it:
-    losses = [str(loss) for loss in it.losses()]
+    losses = [str(loss) for loss in it.skipped()]
     state = it.state_dict()
     ids = [batch["id"].tolist() for batch in it]
 print(json.dumps([len(ds), losses, state, ids]))
@@ -355,7 +355,7 @@ def test_a_state_goes_on_around_the_same_damage_only(shards: list[Path]) -> None
     with hold.read(shards, SCHEMA, on_corrupt="skip").shuffle(seed=2).batch(7).iterate() as it:
         it.load_state_dict(state)
         assert ids + ids_of(it) == want
-        assert len(it.losses()) == 1
+        assert len(it.skipped()) == 1
     shards[1].write_bytes(whole)
     with hold.read(shards, SCHEMA, on_corrupt="skip").shuffle(seed=2).batch(10).iterate() as it:
         with pytest.raises(StateError, match="99 samples then, 100 now"):

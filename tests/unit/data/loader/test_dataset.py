@@ -407,8 +407,8 @@ def test_failures_can_be_skipped_up_to_a_bound(shards: Path, workers: int) -> No
     ds = hold.read(shards, SCHEMA)
     with ds.map(fails_on_13, workers, on_error="skip", max_errors=10).batch(10).iterate() as it:
         assert ids_of(it) == [i for i in ALL if i % 100 != 13]
-        assert [(Path(loss.path).name, loss.record) for loss in it.losses()][-1] == ("shard-0004.tfrecord", 135)
-        assert len(it.losses()) == it.stats().lost == 10
+        assert [(Path(loss.path).name, loss.record) for loss in it.skipped()][-1] == ("shard-0004.tfrecord", 135)
+        assert len(it.skipped()) == it.stats().lost == 10
     with pytest.raises(MapError, match="one more than the 9 that max_errors"):
         list(ds.map(fails_on_13, workers, on_error="skip", max_errors=9).batch(10))
     with pytest.raises(MapError, match="one more than the 5 that max_errors"):
@@ -423,7 +423,7 @@ def test_losses_are_counted_by_function_and_once_a_sample(shards: Path) -> None:
     ds = ds.map(fails_on_13, on_error="skip", max_errors=10).map(fails_on_14, on_error="skip", max_errors=10)
     with ds.batch(10).repeat(3).iterate() as it:
         assert ids_of(it) == [i for i in ALL if i % 100 not in (13, 14)] * 3
-        assert len(it.losses()) == it.stats().lost == 20
+        assert len(it.skipped()) == it.stats().lost == 20
 
 
 def test_a_batch_that_a_function_fails_on_can_be_skipped(shards: Path) -> None:
@@ -435,7 +435,7 @@ def test_a_batch_that_a_function_fails_on_can_be_skipped(shards: Path) -> None:
         batches = list(it)
         assert ids_of(batches) == [i for i in ALL[1::2] if i // 10 != 13]
         assert (len(batches), batches[13]["emb"].shape) == (100, (0, 3))
-        assert [loss.record for loss in it.losses()] == [131, 133, 135, 137, 139]
+        assert [loss.record for loss in it.skipped()] == [131, 133, 135, 137, 139]
     with pytest.raises(MapError, match="got None: does it return one"):
         next(iter(ds.batch(10).map(lambda batch: None)))
 
@@ -544,7 +544,7 @@ def test_damaged_samples_are_skipped_and_listed(tmp_path: Path) -> None:
         with ds.iterate() as it:
             batches = list(it)
             assert sorted(ids_of(batches)) == want
-            assert sorted(loss.record for loss in it.losses()) == [10, 11, 33]
+            assert sorted(loss.record for loss in it.skipped()) == [10, 11, 33]
         for batch in batches:
             check_rows(batch)
     with pytest.raises(hold.errors.CorruptError, match="one more than the 2 that max_corrupt"):
@@ -591,6 +591,8 @@ def test_a_dataset_can_be_pickled_and_shown(shards: Path) -> None:
     ds = hold.read(shards, SCHEMA).shuffle(seed=7).map(twice, 2).batch(10).prefetch()
     assert ids_of(pickle.loads(pickle.dumps(ds))) == ids_of(ds)
     assert "shuffle(seed=7, window='256 MB').map(twice, 2 threads).batch(10)" in repr(ds)
+    ds = hold.read(shards, SCHEMA).skip(5).take(40).batch(4).take(3).repeat(2).limits(open_files=8, memory="100MB")
+    assert repr(ds).endswith(".skip(5).take(40).batch(4).take(3).repeat(2).limits(open_files=8, memory='100 MB')")
 
 
 def test_statistics_and_progress(shards: Path) -> None:
@@ -724,35 +726,35 @@ def test_samples_are_prefetched_too(shards: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (lambda ds: ds.batch(0), "from 1 up, got 0"),
+        (lambda ds: ds.batch(0), "a positive integer, got 0"),
         (lambda ds: ds.batch(), "a size or a global_size"),
         (lambda ds: ds.batch(3).batch(4), "got one with batch() already"),
         (lambda ds: ds.batch(4, collate="pile"), "'stack', 'pad', 'ragged', got 'pile'"),
-        (lambda ds: ds.shuffle(seed="x"), "the seed to be an integer, got 'x'"),
+        (lambda ds: ds.shuffle(seed="x"), "seed must be an integer, got 'x'"),
         (lambda ds: ds.shuffle(window="much"), "got 'much'"),
-        (lambda ds: ds.shard((2, 2)), "got 2 of 2"),
+        (lambda ds: ds.shard((2, 2)), "rank 2 is out of range for 2 ranks"),
         (lambda ds: ds.shard("all"), "got 'all'"),
         (lambda ds: ds.shard(remainder="odd"), "got 'odd'"),
         (lambda ds: ds.map(3), "expected a function, got 3"),
         (lambda ds: ds.map(len, where="cloud"), "got 'cloud'"),
         (lambda ds: ds.map(len, -1), "got -1"),
         (lambda ds: ds.map(len, on_error="ignore"), "got 'ignore'"),
-        (lambda ds: ds.take(-1), "from 0 up, got -1"),
-        (lambda ds: ds.repeat(0), "from 1 up, got 0"),
+        (lambda ds: ds.take(-1), "a non-negative integer, got -1"),
+        (lambda ds: ds.repeat(0), "a positive integer, got 0"),
         (lambda ds: ds.limits(memory="1MB").prefetch("2MB"), "got 2.00 MB of 1.00 MB"),
         (lambda ds: ds.prefetch(256_000_000), 'a number counts batches. For bytes write prefetch("256MB'),
-        (lambda ds: ds.prefetch(-1), "from 0 up, got -1"),
+        (lambda ds: ds.prefetch(-1), "a non-negative integer, got -1"),
         (lambda ds: ds.shuffle(7), "positional argument"),
         (lambda ds: ds.batch(4, how="pad"), "unexpected keyword argument 'how'"),
         (lambda ds: ds.limits(open_files=0), "got 0"),
         (lambda ds: ds.batch(2).cache(), "before batch"),
         (lambda ds: ds.map(len, random=True).cache(), "put it after"),
-        (lambda ds: ds.iterate(epoch=-1), "from 0 up, got -1"),
+        (lambda ds: ds.iterate(epoch=-1), "a non-negative integer, got -1"),
         (lambda ds: ds.iterate(worker=3), "got 3"),
         (lambda ds: ds.batch(64.0), "got 64.0"),
         (lambda ds: ds.batch(True), "got True"),
         (lambda ds: ds.batch(4, collate="pad", pad_value="x"), "as the pad_value, got 'x'"),
-        (lambda ds: ds.shuffle(lanes=10**30), "from 1 up to 4,096"),
+        (lambda ds: ds.shuffle(lanes=10**30), "a positive integer up to 4,096"),
         (lambda ds: ds.shuffle(samples=10**30), "got 1000"),
         (lambda ds: ds.shard((0.5, 2)), "got (0.5, 2)"),
         (lambda ds: ds.shard(("0", "2")), "got ('0', '2')"),

@@ -232,15 +232,15 @@ def test_wrong_settings_are_named() -> None:
     blocks = blocks_of([10])
     with pytest.raises(ValueError, match="at least one lane, got 0"):
         SampleOrder(blocks, seed=1, lanes=0)
-    with pytest.raises(ValueError, match="at least one sample, got 0"):
+    with pytest.raises(ValueError, match="batch size must be a positive integer, got 0"):
         BatchPlan(batch=0)
     with pytest.raises(ValueError, match="got 'odd'"):
         BatchPlan(batch=8, remainder="odd")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="window of at least 1, got 0"):
         SampleOrder(blocks, seed=1, window_bytes=0)
-    with pytest.raises(ValueError, match="epoch from 0 up, got -1"):
+    with pytest.raises(ValueError, match="epoch must be a non-negative integer, got -1"):
         SampleOrder(blocks, epoch=-1)
     with pytest.raises(IndexError, match="from 0 to 10, got 8 to 16"):
         SampleOrder(blocks).take(8, 16)
-    with pytest.raises(ValueError, match="got rank 2 of 2"):
+    with pytest.raises(ValueError, match="rank 2 is out of range for 2 ranks"):
         ShardSpec(rank=2, world=2)

@@ -101,7 +101,7 @@ def test_progress_counts_what_is_left(base: hold.Dataset) -> None:
 def test_a_number_of_a_sample_is_refused_behind_skip(base: hold.Dataset) -> None:
     with pytest.raises(TypeError, match=r"got one with skip\(\)"):
         base.skip(3)[0]
-    with pytest.raises(ValueError, match="skip to be an integer from 0 up, got -1"):
+    with pytest.raises(ValueError, match="skip must be a non-negative integer, got -1"):
         base.skip(-1)
 
 
@@ -404,7 +404,7 @@ def test_parts_with_workers_and_a_cache(base: hold.Dataset) -> None:
         ({"train": 0.9, "val": 10}, "and not both"),
         ({"train": 1.5}, "above 0 up to 1"),
         ({"train": 0.0}, "above 0 up to 1"),
-        ({"train": -3}, "from 1 up, got -3"),
+        ({"train": -3}, "a positive integer, got -3"),
         ({"train": "most"}, "got train='most'"),
         ({"train": True}, "got train=True"),
         ({"count": 0.5}, "cannot be called 'count'"),

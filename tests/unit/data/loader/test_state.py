@@ -70,8 +70,8 @@ def test_other_data_or_another_order_is_refused(changes: dict[str, Any], said: s
     [
         ({"kind": "x"}, "got 'x'"),
         ({"done": 5}, "up to the 4 samples of an epoch, got 5"),
-        ({"done": -1}, "done is a number from 0 up, got -1"),
-        ({"epoch": "0"}, "epoch is a number from 0 up, got '0'"),
+        ({"done": -1}, "done in a saved state must be a non-negative integer, got -1"),
+        ({"epoch": "0"}, "epoch in a saved state must be a non-negative integer, got '0'"),
         ({"fingerprint": 3}, "with a fingerprint, got 3"),
     ],
 )

@@ -51,7 +51,7 @@ def test_for_ever(base: hold.Dataset) -> None:
 def test_what_cannot_be_counted(base: hold.Dataset) -> None:
     with pytest.raises(StateError, match="expected a dataset of batches"):
         state_after(base, 3)
-    with pytest.raises(ValueError, match="expected a number of batches from 0 up, got -1"):
+    with pytest.raises(ValueError, match="batches must be a non-negative integer, got -1"):
         state_after(base.batch(3), -1)
     with pytest.raises(StateError, match="the seed was 3, and is 4"):
         state_after(base.shuffle(seed=4).batch(3), 1, since=state_after(base.batch(3), 1))

@@ -265,7 +265,7 @@ write(sys.argv[1]).consolidate(sys.argv[2])
 
 
 @pytest.mark.parametrize("where", ["merge-made", "merge-result", "merge-linked"])
-def test_killed_it_goes_on(tmp_path: Path, where: str) -> None:
+def test_killed_the_next_one_succeeds(tmp_path: Path, where: str) -> None:
     out = write(tmp_path / "run", SCHEMA)
     fill(out, chunk_rows=4, codec="gzip")
     target = tmp_path / "train.h5"
@@ -274,9 +274,12 @@ def test_killed_it_goes_on(tmp_path: Path, where: str) -> None:
     assert done.returncode == -signal.SIGKILL
     assert target.exists() == (where == "merge-linked")
     assert (latest_manifest(out.folder) is not None) == target.exists()  # it holds only with its file
-    made = out.consolidate(target)
+    if where == "merge-linked":
+        with pytest.raises(TargetExistsError):
+            out.consolidate(target)
+    else:
+        assert out.consolidate(target).manifest == {"merge-made": 1, "merge-result": 2}[where]
     assert rows_of(target) == wanted_rows(out)
-    assert made.manifest == {"merge-made": 1, "merge-result": 2, "merge-linked": 1}[where]
     assert sorted(os.listdir(tmp_path)) == ["run", "train.h5"]
 
 

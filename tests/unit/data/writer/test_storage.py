@@ -105,7 +105,7 @@ def test_the_folder_keeps_it_and_it_makes_no_difference(tmp_path: Path) -> None:
         (lambda: hold.Int64(codec=("zstd", 23)), "expected codec to be"),
         (lambda: hold.Int64(codec=("lzf", 1)), "expected codec to be"),
         (lambda: hold.Int64(codec=3), "expected codec to be"),
-        (lambda: hold.Int64(chunk_rows=0), "expected chunk_rows to be a number from 1 up, got 0"),
+        (lambda: hold.Int64(chunk_rows=0), "chunk_rows must be a positive integer, got 0"),
         (lambda: hold.Ragged(hold.Int64(codec="gzip")), "go to the outermost Ragged"),
         (
             lambda: write("never", {"a": hold.Int64(chunk_rows=4), "b": hold.Int64(chunk_rows=8)}),

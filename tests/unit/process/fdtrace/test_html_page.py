@@ -1,17 +1,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from factories_traces import HOSTILE, TraceBuilder, hostile_trace, large_trace, leaking_trace
-from holdfast.errors import InputError
-from holdfast.process.fdtrace.html_file import to_json
+from holdfast._util.offline_html import to_json
 from holdfast.process.fdtrace.html_page import MOST_ROWS, MOST_SITES, MOST_STACKS, PageData, write_page
 from holdfast.process.fdtrace.trace_file import Trace
 
@@ -66,7 +62,7 @@ def test_all_text_is_printable_and_short() -> None:
     assert all(text.isprintable() for text in found)
     assert max(map(len, found)) < 12_000
     assert any(r"\x1b[31m" in text and r"\udcff" in text and r"\u202e" in text for text in found)
-    assert any("{{plotly}}" in text for text in found)
+    assert any("{{script}}" in text for text in found)
     assert any(HOSTILE[:30] in text for text in found)
 
 
@@ -115,10 +111,3 @@ def test_only_the_time_asked_for() -> None:
     data = PageData(leaking_trace().build(), since=10.5, until=20.5).as_dict()
     assert data["sites"][0]["born"] == 10
     assert ("Looked at", "10.5 s to 20.5 s") in data["facts"]
-
-
-def test_without_plotly_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    with pytest.raises(InputError, match=r"pip install 'holdfast\[ui\]'"):
-        write_page(hostile_trace(), tmp_path / "page.html")
-    assert not list(tmp_path.iterdir())

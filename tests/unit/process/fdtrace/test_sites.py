@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ import pytest
 import holdfast as hold
 from factories_traces import LIBRARY, TRAIN, TraceBuilder, leaking_trace
 from holdfast.process.fdtrace import trace_file
-from holdfast.process.fdtrace.sites import Statistics, is_library
+from holdfast.process.fdtrace.recording import LIBRARY as PRELOADED
+from holdfast.process.fdtrace.sites import Statistics, is_library, is_own
 from holdfast.process.fdtrace.tables import Table
 
 
@@ -273,3 +275,11 @@ def test_a_recording_without_processes_has_no_sites() -> None:
 )
 def test_library_files(file: str, expected: bool) -> None:
     assert is_library(file) is expected
+
+
+def test_files_of_holdfast_are_found_where_they_are() -> None:
+    package = Path(hold.__file__).parent
+    assert PRELOADED.parent == package / "_native"
+    assert is_library(str(package / "data" / "x.py"))
+    assert is_own(trace_file.__file__)
+    assert not is_own(str(package / "data" / "x.py"))

@@ -1,7 +1,7 @@
 """When descriptors drain a worker: many healthy and leaking shapes, each through the Guard's rules by a given clock.
 
 A shape gives the descriptors that are held at a time and after so many jobs. It is scaled to the limit: `size` is 40 %
-of it, below the soft cap of 50 %.
+of it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from holdfast.process.guard.caps import FDS, RISING_SAMPLES, SOFT_SAMPLES, Cap, 
 from holdfast.process.guard.guard import _KEPT_JOBS, DRAINS, Guard
 from holdfast.process.guard.health import OUTAGE_FAILS, OUTAGE_S
 from holdfast.process.guard.leak_watch import LEAK_SHARE, START_UPS, LeakWatch
+from holdfast.process.guard.leak_watch import RISING_SAMPLES as LEAK_RISES
 from holdfast.process.guard.own_process import OwnProcess
 
 LIMITS = (256, 1_024, 65_536)
 BASE = 20  # libraries, log files, the guard's own
 DEFAULTS = inspect.signature(Guard).parameters
 CAP: Cap = DEFAULTS["fds"].default
+HIGH = Cap(soft=0.999)  # of the program
 DRAIN_S = 900.0
 WITHIN_S = DRAINS * DRAIN_S
 assert (DEFAULTS["drain_timeout"].default, DEFAULTS["eta"].default) == ("15min", "6h")
@@ -82,7 +84,8 @@ def simulate(
         share = own.fds / limit
         if cap is not None and (which := soft_cap.check(own.fds, FDS.resolve(cap, limit))):
             return Drain(at_s, share, f"{which} cap {leaks.describe(sample, jobs)}")
-        if why := leaks.check(sample, jobs, start_s, within_s):
+        has_cap = cap is not None and cap.soft is not None
+        if why := leaks.check(sample, jobs, start_s, within_s, has_cap=has_cap):
             return Drain(at_s, share, why)
     return None
 
@@ -171,15 +174,29 @@ DAYS: dict[str, Held] = {
     "log files of a day": lambda t, n, size: 24 * (t % 86_400) / 86_400,
     "new tenants for two days": lambda t, n, size: size * min(1, t / 172_800),
 }
-# These stay above the soft cap, which is there to be obeyed. Its remedy is a higher limit or cap, not another rule.
-ABOVE: dict[tuple[str, int], str] = {
-    ("LRU of 128 handles, one new a job", 256): "148 of 256 descriptors are 58 %: above the soft cap for good",
+# These use much of their limit for good: each gives a part of it, of which `BASE` is the first.
+STEADY: dict[str, Callable[[float, int], float]] = {
+    "55 %": lambda t, n: 0.55,
+    "70 %": lambda t, n: 0.7,
+    "80 %": lambda t, n: 0.8,
+    "93 %": lambda t, n: 0.93,
+    "55 % after 100 jobs": lambda t, n: 0.55 * min(1, n / 100),
+    "70 % after 10 jobs": lambda t, n: 0.7 * min(1, n / 10),
+    "80 % after 10 jobs": lambda t, n: 0.8 * min(1, n / 10),
+    "80 % after half an hour": lambda t, n: 0.8 * min(1, t / 1800),
+    "85 % with noise": lambda t, n: 0.82 + 0.03 * CHANCE[int(7 * t) % 9999],
+    "random walk of 60 to 80 %": lambda t, n: 0.6 + 0.002 * WALK_100[int(t) % 4_000],
+    "sawtooth of 40 to 75 % in 4 s": lambda t, n: 0.4 + 0.35 * (n % 8) / 7,
+    "sawtooth of 40 to 75 % in a minute": lambda t, n: 0.4 + 0.35 * (t % 60) / 60,
+    "sawtooth of 40 to 75 % in 10 min": lambda t, n: 0.4 + 0.35 * (t % 600) / 600,
+    "sawtooth of 40 to 75 % in an hour": lambda t, n: 0.4 + 0.35 * (t % 3600) / 3600,
+    "sawtooth of 40 to 75 % by jobs": lambda t, n: 0.4 + 0.35 * (n % 300) / 300,
 }
 HEALTHY["LRU of 128 handles, one new a job"] = lambda t, n, size: min(n, 128)
 
 
 def test_there_are_enough_shapes() -> None:
-    assert len(HEALTHY) + len(DAYS) - len(ABOVE) >= 40
+    assert len(HEALTHY) + len(DAYS) + len(STEADY) >= 40
     assert len(LEAKS) + len(SLOW) >= 20
 
 
@@ -190,8 +207,19 @@ def test_a_healthy_worker_is_not_drained(name: str, limit: int) -> None:
         found = simulate(DAYS[name], limit, 3 * 86_400, every_s=60.0, job_s=60.0)
     else:
         found = simulate(HEALTHY[name], limit, 4_000 if limit == 1_024 else 2_000)
-    expected = (name, limit) in ABOVE
-    assert (found is not None) == expected, found
+    assert found is None
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("name", STEADY)
+def test_a_worker_that_always_uses_much_of_its_limit_is_not_drained(name: str, limit: int) -> None:
+    def held(at_s: float, done: int, size: int) -> float:
+        return max(0, int(STEADY[name](at_s, done) * limit) - BASE)
+
+    assert simulate(held, limit, 4_000 if limit == 1_024 else 2_000) is None
+    drained = simulate(held, limit, 4_000, cap=Cap(soft=0.5))
+    assert drained is not None
+    assert drained.reason.startswith("soft cap"), "a cap of the program is obeyed"
 
 
 def test_without_caps_a_healthy_worker_is_not_drained_either() -> None:
@@ -239,7 +267,7 @@ def test_a_leak_is_drained_in_time(name: str, limit: int) -> None:
     found = simulate(held, limit, 20_000)
     assert found is not None
     assert "hard" not in found.reason
-    assert LEAK_SHARE <= found.share < 0.8, found
+    assert LEAK_SHARE <= found.share < 0.9, found
     done = int((found.at_s - 2) / 0.5) + 2
     ended = BASE + held(found.at_s + 1, done, int(0.4 * limit))
     assert ended < hard * limit, (found, ended)
@@ -252,19 +280,21 @@ def test_a_slow_leak_is_drained_near_the_limit_and_not_before(name: str, limit: 
     full_s = limit / per_s
     found = simulate(lambda t, n, size: per_s * t, limit, full_s, every_s=60.0, job_s=600.0)
     assert found is not None
-    assert 0.4 * full_s < found.at_s < 0.6 * full_s, found
-    assert LEAK_SHARE <= found.share < 0.6
+    assert 0.7 * full_s < found.at_s < 0.9 * full_s, found
+    assert LEAK_SHARE <= found.share < 0.9
 
 
 def test_the_restart_intervals_of_the_slow_leaks() -> None:
-    """One descriptor a job of 0.4 s at a limit of 4,096, and 10,000 a day at 1,024: every 13 min and every hour."""
+    """One descriptor a job of 0.4 s at a limit of 4,096, and 10,000 a day at 1,024: every 22 min and every 2 h."""
     found = simulate(lambda t, n, size: n, 4_096, 3_000, job_s=0.4)
     assert found is not None
-    assert found.reason == "soft cap LEAK: every job leaves 1 descriptor open (over 1,990 jobs after the warm-up)"
-    assert found.at_s > 800
+    assert found.reason.startswith(
+        "LEAK: every job leaves 1 descriptor open (over 1,990 jobs after the warm-up); its limit"
+    )
+    assert found.at_s > 1_300
     found = simulate(lambda t, n, size: 10_000 * t / 86_400, 1_024, 86_400, job_s=30.0)
     assert found is not None
-    assert found.at_s > 4_000
+    assert found.at_s > 6_500
 
 
 # ---- the leak rule alone, where the caps are off or higher -------------------------------------------------
@@ -272,32 +302,32 @@ def test_the_restart_intervals_of_the_slow_leaks() -> None:
 
 @pytest.mark.parametrize("limit", [1_024, 65_536])
 @pytest.mark.parametrize("name", ["with every job", "with every tenth job", "on top of noise", "that gets faster"])
-def test_without_caps_a_leak_by_jobs_is_drained_from_half_of_the_limit_on(name: str, limit: int) -> None:
-    found = simulate(LEAKS[name], limit, 20_000, cap=None)
+def test_a_leak_by_jobs_is_drained_below_a_high_cap_of_the_program(name: str, limit: int) -> None:
+    found = simulate(LEAKS[name], limit, 20_000, cap=HIGH)
     assert found is not None
     assert found.reason.startswith("LEAK: every job leaves ")
     assert LEAK_SHARE <= found.share < 0.9, found
 
 
 def test_a_leak_far_from_the_limit_is_left_to_the_cap() -> None:
-    """One a second at 65,536: at half of the limit nine hours are left, and 30 min at 97 %."""
-    found = simulate(lambda t, n, size: t, 65_536, 70_000, every_s=10.0, job_s=10.0, cap=None)
+    """One a second at 65,536: at 80 % of the limit 3.6 hours are left, and 30 min at 97 %."""
+    found = simulate(lambda t, n, size: t, 65_536, 70_000, every_s=10.0, job_s=10.0, cap=HIGH)
     assert found is not None
     assert (65_536 - BASE) - found.at_s == pytest.approx(WITHIN_S, rel=0.1)
-    later = simulate(lambda t, n, size: t, 65_536, 70_000, every_s=10.0, job_s=10.0, cap=None, within_s=600.0)
+    later = simulate(lambda t, n, size: t, 65_536, 70_000, every_s=10.0, job_s=10.0, cap=HIGH, within_s=600.0)
     assert later is not None
     assert (65_536 - BASE) - later.at_s == pytest.approx(600, rel=0.2)
 
 
 def test_a_leak_is_not_drained_before_ten_start_ups() -> None:
-    """It loads a model for a minute, and reaches half of its limit a minute later."""
-    found = simulate(LEAKS["fast"], 1_024, 600, cap=None, start_s=60.0)
-    assert found is None or found.reason.startswith("EXHAUSTED")
-    slower: Held = lambda t, n, size: size * n / 1_000  # noqa: E731
-    found = simulate(slower, 1_024, 3_600, cap=None, start_s=60.0)
+    """It loads a model for a minute, and reaches its limit a minute later."""
+    found = simulate(LEAKS["fast"], 1_024, 600, cap=HIGH, start_s=60.0)
+    assert found is None or found.reason.startswith(("EXHAUSTED", "soft cap"))
+    slower: Held = lambda t, n, size: size * n / 500  # noqa: E731
+    found = simulate(slower, 1_024, 3_600, cap=HIGH, start_s=60.0)
     assert found is not None
     assert found.at_s >= START_UPS * 60
-    found = simulate(slower, 1_024, 3_600, cap=None, start_s=1.0)
+    found = simulate(slower, 1_024, 3_600, cap=HIGH, start_s=1.0)
     assert found is not None
     assert found.at_s < START_UPS * 60 + 60
 
@@ -316,4 +346,6 @@ def test_the_table_in_the_documentation_has_the_numbers_of_every_rule() -> None:
     assert f"after {START_UPS} times the start-up" in table
     assert f"exceeded by the last of {RISING_SAMPLES} samples that rise, or by {SOFT_SAMPLES} in a row" in table
     assert f"{OUTAGE_FAILS} failures in a row, and no success for {span_words(OUTAGE_S)}" in table
-    assert f"hold.Cap(soft={CAP.soft}, hard={CAP.hard})" in text
+    assert Cap(hard=CAP.hard) == CAP
+    assert f"capped, at `hold.Cap(hard={CAP.hard})`" in re.sub(r"\s+", " ", text)
+    assert f"or {LEAK_RISES} samples in a row rise" in table

@@ -102,11 +102,22 @@ class Client:
             connection.close()
 
 
+class LargeCollector(WatchCollector):
+    """Has more to say than the kernel keeps for a client that does not read."""
+
+    def document(self, **options: Any) -> Any:
+        return {**super().document(**options), "filler": "x" * (16 << 20)}
+
+
 @contextmanager
-def served(*, address: str = "127.0.0.1:0", token: str | None = None, **selection: Any) -> Iterator[Client]:
+def served(
+    *, address: str = "127.0.0.1:0", token: str | None = None, is_large: bool = False, **selection: Any
+) -> Iterator[Client]:
     """A watch on a process that does nothing."""
     with subprocess.Popen(["sleep", "1000"]) as victim:
-        collector = WatchCollector(Selection(**(selection or {"pids": (victim.pid,)})), Store(None))
+        collector = (LargeCollector if is_large else WatchCollector)(
+            Selection(**(selection or {"pids": (victim.pid,)})), Store(None)
+        )
         server = None
         try:
             collector.round()
@@ -143,18 +154,22 @@ def test_paths() -> None:
         assert get("/static/%2e%2e/server.py").status == 404
         assert get("/static/..%2fserver.py").status == 404
         for method in ("POST", "PUT", "DELETE", "OPTIONS"):
-            assert get("/api/state", method).status == 405
-        assert get("/metrics", "HEAD").body == b""
+            answer = get("/api/state", method)
+            assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
+        head = get("/metrics", "HEAD")
+        assert (head.status, head.body) == (200, b"")
+        assert int(head.headers["Content-Length"]) > 100
 
 
-def test_plotly_is_served_from_here_and_cached() -> None:
+def test_script_is_served_from_here_and_cached() -> None:
     with served() as get:
-        first = get("/static/plotly.min.js", Accept_Encoding="gzip")
+        first = get("/static/page.js", Accept_Encoding="gzip")
         assert first.status == 200
-        assert b"plotly" in first.body[:2000]
+        assert b"const chart" in first.body
         assert first.headers["Content-Type"].startswith("text/javascript")
-        assert get("/static/plotly.min.js").body == first.body
-        assert get("/static/plotly.min.js", If_None_Match=first.headers["ETag"]).status == 304
+        assert get("/static/page.js").body == first.body
+        again = get("/static/page.js", If_None_Match=first.headers["ETag"])
+        assert (again.status, again.body) == (304, b"")
 
 
 def test_document_is_compressed_on_request() -> None:
@@ -166,7 +181,7 @@ def test_document_is_compressed_on_request() -> None:
 
 def test_every_answer_has_the_security_headers() -> None:
     with served() as get:
-        for path in ("/", "/api/state", "/metrics", "/nothing", "/static/plotly.min.js"):
+        for path in ("/", "/api/state", "/metrics", "/nothing", "/static/page.js"):
             headers = get(path).headers
             assert "default-src 'none'; script-src 'self'" in headers["Content-Security-Policy"]
             assert headers["X-Content-Type-Options"] == "nosniff"
@@ -192,7 +207,7 @@ def test_forwarded_ports_are_fine() -> None:
 
 def test_token_is_needed_everywhere() -> None:
     with served(token=TOKEN) as get:
-        for path in ("/", "/api/state", "/metrics", "/static/plotly.min.js", "/api/events", "/nothing"):
+        for path in ("/", "/api/state", "/metrics", "/static/page.js", "/api/events", "/nothing"):
             answer = get(path)
             assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
         for wrong in ("Bearer x", "Bearer", "Basic " + TOKEN, "Bearer " + TOKEN + "x", "Bearer é"):
@@ -258,7 +273,6 @@ def test_connections_are_bounded_and_silent_ones_closed(monkeypatch: pytest.Monk
 
 
 def test_half_a_request_holds_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """uvicorn ends a connection that is silent after an answer, but not one that has begun another request."""
     monkeypatch.setattr(module, "_IDLE_S", 1)
     with served() as get, socket.create_connection((get.host, get.port), TIMEOUT_S) as raw:
         raw.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -268,12 +282,37 @@ def test_half_a_request_holds_no_connection(monkeypatch: pytest.MonkeyPatch) -> 
             pass
 
 
+def exchange(get: Client, data: bytes) -> bytes:
+    """Sends all data and returns all answers until the server ends the connection."""
+    with socket.create_connection((get.host, get.port), TIMEOUT_S) as raw:
+        raw.sendall(data)
+        return b"".join(iter(lambda: raw.recv(1 << 16), b""))
+
+
+def test_requests_in_a_row_and_what_ends_a_connection() -> None:
+    head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+    with served() as get:
+        answers = exchange(get, head + b"\r\n" + head + b"Connection: close\r\n\r\n" + head + b"\r\n")
+        assert answers.count(b"HTTP/1.1 200 OK") == 2
+        assert exchange(get, head.replace(b"1.1", b"1.0") + b"\r\n").startswith(b"HTTP/1.1 200")
+        # The body is not read, nor taken for the next request.
+        body = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000
+        answers = exchange(get, head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        assert answers.startswith(b"HTTP/1.1 413")
+        assert answers.count(b"HTTP/1.1") == 1
+        assert exchange(get, head + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n").startswith(b"HTTP/1.1 413")
+        for many in (b"X: %s\r\n" % (b"x" * 70_000), b"X: x\r\n" * 101, (b"X: %s\r\n" % (b"x" * 1000)) * 90):
+            assert exchange(get, head + many + b"\r\n").startswith(b"HTTP/1.1 431")
+        assert exchange(get, b"hello\r\n\r\n").startswith(b"HTTP/1.1 400")
+        assert exchange(get, head + b"Host: localhost\r\nConnection: close\r\n\r\n").startswith(b"HTTP/1.1 421")
+
+
 def test_answers_that_nobody_reads_are_ended_and_cost_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_IDLE_S", 1)
     monkeypatch.setattr(module, "_ANSWER_S", 1)
     monkeypatch.setattr(module, "MOST_CONNECTIONS", 20)
-    with served() as get:
-        size = len(get("/static/plotly.min.js").body)
+    with served(is_large=True) as get:
+        size = len(get("/api/state").body)
         before = read_rss_bytes()
         clients = []
         for _ in range(20):
@@ -281,7 +320,7 @@ def test_answers_that_nobody_reads_are_ended_and_cost_no_memory(monkeypatch: pyt
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             one.settimeout(TIMEOUT_S)
             one.connect((get.host, get.port))
-            one.sendall(b"GET /static/plotly.min.js HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            one.sendall(b"GET /api/state HTTP/1.1\r\nHost: localhost\r\n\r\n")
             clients.append(one)
         assert all(one.recv(1) for one in clients)
         assert read_rss_bytes() - before < 20 * size / 2
@@ -293,7 +332,7 @@ def test_answers_that_nobody_reads_are_ended_and_cost_no_memory(monkeypatch: pyt
 
 
 def test_clients_that_never_read_keep_no_probe_out() -> None:
-    with served() as get, contextlib.ExitStack() as stack:
+    with served(is_large=True) as get, contextlib.ExitStack() as stack:
 
         def connect(request: bytes) -> socket.socket:
             one = stack.enter_context(socket.socket())
@@ -307,7 +346,7 @@ def test_clients_that_never_read_keep_no_probe_out() -> None:
             for path in ("/healthz", "/readyz", "/metrics") * 3:
                 assert get(path).status == 200
 
-        whole = b"GET /static/plotly.min.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        whole = b"GET /api/state HTTP/1.1\r\nHost: localhost\r\n\r\n"
         for _ in range(module.MOST_CONNECTIONS + 8):
             assert connect(whole).recv(1)  # the answer has begun, and nobody takes the rest
         check_probes()

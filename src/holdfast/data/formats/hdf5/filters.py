@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import h5py
-import numpy as np
 
 from ....errors import WriteError
 
@@ -140,18 +139,6 @@ def _decoding_parameters(code: int, values: tuple[int, ...]) -> tuple[int, ...]:
         item_bytes, has_fill = values[4], values[7]
         return values[: 8 + (-(-item_bytes // 4) if has_fill else 0)]
     return values
-
-
-def shuffle(data: Any, item_bytes: int) -> Any:
-    if item_bytes == 1:
-        return data
-    return np.ascontiguousarray(np.frombuffer(data, np.uint8).reshape(-1, item_bytes).T).reshape(-1)
-
-
-def unshuffle(data: Any, item_bytes: int) -> Any:
-    if item_bytes == 1:
-        return data
-    return np.ascontiguousarray(np.frombuffer(data, np.uint8).reshape(item_bytes, -1).T).reshape(-1)
 
 
 _FILTER_FUNCTION = ctypes.CFUNCTYPE(

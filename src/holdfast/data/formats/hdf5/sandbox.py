@@ -15,7 +15,7 @@ import struct
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 from ...._util.framing import Message, MessageError
@@ -107,7 +107,8 @@ Progress = Callable[[int], None]  # bytes done since the last call
 class SandboxedProcess(HelperProcess):
     """One child with one job. `exit_reason` says how it ended: "" if its work was done."""
 
-    def __init__(self, job: dict[str, Any], *, spin_s: float | None = None) -> None:
+    def __init__(self, job: dict[str, Any], *, spin_s: float | None = None, fds: Sequence[int] = ()) -> None:
+        """`fds`: descriptors that the child inherits."""
         self.exit_reason = ""
         self.hung = False
         self._spin_s = SPIN_S if spin_s is None else spin_s
@@ -120,7 +121,7 @@ class SandboxedProcess(HelperProcess):
                 # take time to start.
                 env=child_environment(HDF5_USE_FILE_LOCKING="FALSE", OPENBLAS_NUM_THREADS="1"),
                 stderr=subprocess.DEVNULL,  # a library that crashes prints
-                pass_fds=[self._shared.fd],
+                pass_fds=[self._shared.fd, *fds],
             )
         except BaseException:
             self._shared.close()

@@ -39,7 +39,7 @@ class TFRecordReader:
             for batch in reader.batches({"label": Int64(), "image": Bytes()}, 256): ...
 
     verify       "all": check the CRCs of lengths and data; "header": only those of lengths
-    on_corrupt   what to do at a corrupt record: "raise", "skip" it, or "salvage" (see `losses`)
+    on_corrupt   what to do at a corrupt record: "raise", "skip" it, or "salvage" (see `skipped`)
     on_mismatch  what to do with a record whose features do not fit the schema: "raise" or "skip". A number that its
                  column's dtype cannot hold is always an error
     compression  "auto": by the content; or "none", "gzip", "zlib"
@@ -70,7 +70,7 @@ class TFRecordReader:
             raise
 
     @property
-    def losses(self) -> list[Problem]:
+    def skipped(self) -> list[Problem]:
         """What was left out so far, and why."""
         return self._stream.problems
 
@@ -114,7 +114,7 @@ class TFRecordReader:
     ) -> Iterator[Batch]:
         """Yields Examples as columns, `size` rows at a time; the last batch may be shorter unless `drop_last`."""
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(f"expected a batch size from 1 up, got {size!r}")
+            raise ValueError(f"batch size must be a positive integer, got {size!r}")
         return self._batches(check_schema(schema), size, drop_last)
 
     def _begin(self) -> int:
@@ -162,7 +162,7 @@ class TFRecordReader:
         try:
             yield
         except Misfit as error:
-            record = None if self.losses else self._stream.record - rows + error.row
+            record = None if self.skipped else self._stream.record - rows + error.row
             raise DecodeError(self.path, record, None, str(error)) from None
 
     def _bytes_of(self, rows: int) -> int:
@@ -235,7 +235,7 @@ class TFRecordReader:
                 rows = rows_before + fault.record - record_before - skipped
                 hint = features_there(self.path, fault.offset, fault, schema)
                 return rows, False, DecodeError(self.path, problem.record, problem.offset, problem.reason, hint)
-            self.losses.append(problem)
+            self.skipped.append(problem)
         return decoder.rows(), more, failed
 
     def _classify(self, schema: dict[str, Column], fault: codec.Fault) -> tuple[Problem, bool]:

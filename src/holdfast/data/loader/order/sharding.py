@@ -56,7 +56,7 @@ class ShardSpec:
     def __post_init__(self) -> None:
         for name, one, of in (("rank", self.rank, self.world), ("worker", self.worker, self.workers)):
             if not 0 <= one < of:
-                raise ValueError(f"expected a {name} from 0 to below their number, got {name} {one} of {of}")
+                raise ValueError(f"{name} {one} is out of range for {of} {name}s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class BatchPlan:
 
     def __post_init__(self) -> None:
         if isinstance(self.batch, bool) or not isinstance(self.batch, int) or self.batch < 1:
-            raise ValueError(f"expected a batch of at least one sample, got {self.batch!r}")
+            raise ValueError(f"batch size must be a positive integer, got {self.batch!r}")
         if self.remainder not in get_args(Remainder):
             raise ValueError(
                 f"expected remainder to be one of {', '.join(get_args(Remainder))}, got {self.remainder!r}"

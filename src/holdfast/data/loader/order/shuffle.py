@@ -221,7 +221,7 @@ class SampleOrder:
         # Without shuffling there is one lane: the files are read one after the other.
         self.lanes = 1 if seed is None else default_lanes(len(blocks)) if lanes is None else lanes
         if epoch < 0:
-            raise ValueError(f"expected an epoch from 0 up, got {epoch}")
+            raise ValueError(f"epoch must be a non-negative integer, got {epoch}")
         if self.lanes < 1:
             raise ValueError(f"expected at least one lane, got {lanes}")
         if window < 1:

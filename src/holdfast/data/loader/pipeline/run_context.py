@@ -15,7 +15,7 @@ from ..order.blocks import Blocks, SamplePositions
 from ..order.sharding import Step
 
 if TYPE_CHECKING:
-    from ..stats import Losses, Meter
+    from ..stats import Meter, SkippedSamples
     from .sample_cache import CachedSamples
 
 Sample = dict[str, Any] | tuple[Any, ...]
@@ -28,7 +28,7 @@ _MAX_PAUSE = 64  # steps between two trims
 class RunContext:
     """The options of a run, what it counts, and its limits. All stages have the same one."""
 
-    def __init__(self, options: Options, losses: Losses, meter: Meter) -> None:
+    def __init__(self, options: Options, losses: SkippedSamples, meter: Meter) -> None:
         self.options, self.losses, self.meter = options, losses, meter
         self.budget = MemoryBudget(options)
         self.cancel_token = CancelToken()

@@ -33,7 +33,7 @@ from ...formats.base import (
 from ...formats.columns import Ints
 from ..options import OnCorrupt
 from ..order.blocks import Blocks, cut_shard, join_blocks
-from ..stats import Loss
+from ..stats import SkippedSample
 from .discovery import SourceSpec, open_files_shard
 from .download_cache import DownloadCache
 from .file_pool import FilePool, PoolStats, find_budget, is_emfile
@@ -81,7 +81,7 @@ class ShardInfo:
     is_files: bool
     blocks: Blocks
     repair_map: RepairMap | None = None
-    losses: tuple[Loss, ...] = ()
+    losses: tuple[SkippedSample, ...] = ()
 
 
 class Catalog:
@@ -148,7 +148,7 @@ class Catalog:
         return sum(self.counts)
 
     @property
-    def losses(self) -> list[Loss]:
+    def losses(self) -> list[SkippedSample]:
         """The corrupt records that were found when the shards were opened."""
         return [loss for shard in self.shards for loss in shard.losses]
 
@@ -535,23 +535,23 @@ def is_corruption(error: HoldfastError, file: str) -> bool:
     return not (isinstance(error, UnfinishedError) and writers_of(file))
 
 
-def losses_in_shard(path: str, problems: Iterable[Problem]) -> tuple[Loss, ...]:
+def losses_in_shard(path: str, problems: Iterable[Problem]) -> tuple[SkippedSample, ...]:
     found = []
     for problem in problems:
         reason = problem.reason
         if reason.endswith("left out") and problem.records_doubtful:
             reason += "; keep_doubtful=True reads them, which is right if no record holds TFRecords"
-        found.append(Loss(path, problem.record or 0, "damaged", reason, problem.offset, problem.bytes_lost))
+        found.append(SkippedSample(path, problem.record or 0, "damaged", reason, problem.offset, problem.bytes_lost))
     return tuple(found)
 
 
-def loss_of_shard(path: str, local: str, size_bytes: int, error: HoldfastError) -> Loss:
+def loss_of_shard(path: str, local: str, size_bytes: int, error: HoldfastError) -> SkippedSample:
     """Returns the loss of a shard that is left out. `local` is the file that was opened."""
     reason = error.reason if isinstance(error, DataError) else str(error).removeprefix(f"{local}: ")
-    return Loss(path, 0, "unreadable", reason, 0, size_bytes)
+    return SkippedSample(path, 0, "unreadable", reason, 0, size_bytes)
 
 
-def too_many_losses(loss: Loss, limit: int) -> CorruptError:
+def too_many_losses(loss: SkippedSample, limit: int) -> CorruptError:
     return CorruptError(
         loss.path,
         None if loss.kind == "unreadable" else loss.record,

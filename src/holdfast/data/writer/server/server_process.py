@@ -47,7 +47,7 @@ class ServerSettings:
         if not self.seal_after_s > 0:
             raise ValueError(f"expected seal_after_s to be above 0, got {self.seal_after_s!r}")
         if self.chunk_rows is not None and (not isinstance(self.chunk_rows, int) or self.chunk_rows < 1):
-            raise ValueError(f"expected chunk_rows to be a number from 1 up, got {self.chunk_rows!r}")
+            raise ValueError(f"chunk_rows must be a positive integer, got {self.chunk_rows!r}")
         if self.is_tcp and not self.token:
             text = f"expected a token for a server that is reachable over the network: token=, {TOKEN}, --token-file"
             raise ValueError(text)

@@ -20,6 +20,7 @@ import ctypes
 import fcntl
 import gc
 import math
+import mmap
 import os
 import resource
 import select
@@ -39,6 +40,8 @@ from .worker_watch import ask_guards, drain_time_s, read_pages
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
+_IN_CLOSE = 0x18  # a descriptor of the file, or its last mapping, was closed
+_F_SETSIG = 10
 _NAME = b"holdfast-keeper"
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _MESSAGE_BYTES = 4096
@@ -51,6 +54,33 @@ def adopt_orphans() -> None:
     """Makes this process the parent of all descendants whose own parent ends."""
     if _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "cannot adopt the children of workers (prctl)")
+
+
+def wake_group_at_end() -> None:
+    """Makes the kernel send SIGCONT to the process group of this process when it ends, even by SIGKILL.
+
+    A child that is stopped before its first instruction cannot ask for a parent-death signal. It has inherited the
+    inotify descriptor made here, but not the mapping: the end of this process closes the mapped file, and inotify
+    signals that to the group. Where the kernel refuses any of it, only such a child is not woken.
+    """
+    held = os.memfd_create("holdfast-supervisor")
+    try:
+        os.ftruncate(held, mmap.PAGESIZE)
+        watch = _LIBC.inotify_init1(os.O_CLOEXEC)
+        if watch < 0 or _LIBC.inotify_add_watch(watch, b"/proc/self/fd/%d" % held, _IN_CLOSE) < 0:
+            return
+        map_file = _LIBC.mmap  # mmap.mmap would keep a descriptor, which the child inherits
+        map_file.restype = ctypes.c_void_p
+        map_file.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        at = map_file(None, mmap.PAGESIZE, mmap.PROT_READ, mmap.MAP_SHARED, held, 0)
+        if at == ctypes.c_void_p(-1).value:
+            return
+        _LIBC.madvise(ctypes.c_void_p(at), ctypes.c_size_t(mmap.PAGESIZE), mmap.MADV_DONTFORK)
+        fcntl.fcntl(watch, _F_SETSIG, signal.SIGCONT)
+        fcntl.fcntl(watch, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(watch, fcntl.F_SETFL, fcntl.fcntl(watch, fcntl.F_GETFL) | os.O_ASYNC)
+    finally:
+        os.close(held)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,8 +183,8 @@ def fork_with(work: Callable[[], None], keep: int) -> int:
         return pid
     status = 1
     try:
-        # The end of its parent wakes a stopped child, which then finds that it has another parent. It comes first: a
-        # child that is stopped before would stay for ever if its parent is killed meanwhile.
+        # The end of its parent wakes a stopped child, which then finds that it has another parent. A child that is
+        # stopped before this call is woken by `wake_group_at_end`.
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
         gc.disable()
         signal.set_wakeup_fd(-1)

@@ -82,19 +82,21 @@ class LimitWatch:
         if not is_near(fds, self._limit(pid)) or not is_near(fds, limit := self._limit(pid, again=True)):
             self._near.pop(pid, None)
             return None
+        assert fds is not None
         assert limit is not None
         near = self._near.setdefault(pid, _Near(now_s))
         near.looks += 1
         if near.looks == 1:
-            near.links = _sample(pid, limit)
+            near.links = _sample(pid, max(fds, limit))
         if near.looks < _LOOKS:
             return None
-        if near.use is None and _are_same(near.links, _sample(pid, limit)):
+        if near.use is None and _are_same(near.links, _sample(pid, max(fds, limit))):
             if near.looks == _LOOKS:
                 self.wants_use = pid
             return None
         self._near[pid] = _Near(near.since_s, was_reported=True)  # from the beginning, if it is left alone
-        sentence = f"it has used {fds:,} of its {limit:,} descriptors for {span_words(now_s - near.since_s)}"
+        of = f"of its {limit:,} descriptors" if fds <= limit else f"descriptors, more than its limit of {limit:,},"
+        sentence = f"it has used {fds:,} {of} for {span_words(now_s - near.since_s)}"
         if near.use is not None and near.use.startswith(_USELESS):
             return LimitFinding(pid, f"{sentence}: {near.use.removeprefix(_USELESS)}", must_end=True)
         why = "they come and go" if near.use is None else "they may be in use" if near.use else "they cannot be read"
@@ -109,13 +111,13 @@ class LimitWatch:
 
 
 def is_near(fds: int | None, limit: int | None) -> bool:
-    """More descriptors than the limit allows mean that the process has lowered it on purpose."""
-    return fds is not None and limit is not None and limit >= _LEAST_LIMIT and NEAR * limit <= fds <= limit
+    """A process that holds more than its limit has lowered it: it can open nothing either."""
+    return fds is not None and limit is not None and limit >= _LEAST_LIMIT and fds >= NEAR * limit
 
 
-def _sample(pid: int, limit: int) -> Links:
+def _sample(pid: int, most: int) -> Links:
     """Returns what some descriptors are, evenly spread over the numbers that the process may have."""
-    fds = range(3, limit, max(1, limit // _SAMPLED))
+    fds = range(3, most, max(1, most // _SAMPLED))
     links = {fd: readlink_or_none(REAL, f"/proc/{pid}/fd/{fd}") for fd in fds}
     return {fd: link for fd, link in links.items() if link is not None}
 

@@ -31,7 +31,15 @@ from ....procfs.procfs import REAL, read_or_none
 from .config import SuperviseOptions, name_of, run_hint, watched_words
 from .escalation import EndStep, plan_bad_health, plan_recycle, plan_stop
 from .helper_run import HelperRuns
-from .keeper import WorkerEnded, WorkerLaunch, WorkerNotRun, WorkerStarted, adopt_orphans, start_keeper
+from .keeper import (
+    WorkerEnded,
+    WorkerLaunch,
+    WorkerNotRun,
+    WorkerStarted,
+    adopt_orphans,
+    start_keeper,
+    wake_group_at_end,
+)
 from .log_lines import LogLines
 from .near_limit import write_use
 from .policy import RestartReason
@@ -99,6 +107,8 @@ class Supervisor:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         self._nofile = self._raise_limit()
         adopt_orphans()
+        with contextlib.suppress(OSError):
+            wake_group_at_end()
         self._strangers = set(own_children())  # of the program that became this one by exec
         self._environment = dict(os.environ)
         name = self._options.name or name_of(self._options.command)

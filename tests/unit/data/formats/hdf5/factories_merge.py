@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast._native import codec
-from holdfast.data.formats.hdf5.merge.merge_child import DATA, merge
-from holdfast.data.formats.hdf5.merge.merge_files import MergedHDF5, _error, _job, _merged
+from holdfast.data.formats.hdf5.merge.merge_child import merge
+from holdfast.data.formats.hdf5.merge.merge_files import MergedHDF5, make_job, merged, refusal
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -32,17 +32,20 @@ class FakeReporter:
         self.done += size
 
 
-def merge_here(files: Sequence[Path], folder: Path, order: str = "exact", runs: Any = None) -> MergedHDF5:
+def merge_here(
+    files: Sequence[Path], folder: Path, order: str = "exact", runs: Any = None, *, verify_sources: bool = True
+) -> MergedHDF5:
     """The child's work in this process: for many small merges. The file is left in `folder`."""
     folder.mkdir(exist_ok=True)
-    names = [str(file) for file in files]
-    reporter = FakeReporter()
-    job = _job(names, folder / DATA, order, runs, False)
-    merge(job | {"folder": str(folder), "plan": False}, reporter)  # type: ignore[arg-type]
+    path, reporter = folder / "data.h5", FakeReporter()
+    job = make_job(files, order, runs, False, verify_sources=verify_sources)
+    with open(path, "w+b") as file:
+        place = {"view_from": str(folder), "data": str(path), "fd": file.fileno()}
+        merge(job | place, reporter)  # type: ignore[arg-type]
     last = reporter.sent[-1]
     if "refused" in last:
-        raise _error(*last["refused"])
-    return _merged(last["result"], folder / DATA, len(names))
+        raise refusal(*last["refused"])
+    return merged(last["result"], path, len(files))
 
 
 def write_file(path: Path, arrays: Arrays, *, libver: Any = None, **options: Any) -> Path:

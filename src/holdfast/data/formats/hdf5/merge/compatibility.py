@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,9 +9,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ..schema_layout import SCHEMA_ATTRIBUTE, offsets_name, values_per_row
-from .input_rows import Rows
-from .merge_model import Attribute, DatasetInfo, MergeError, MergeInput, MergeTarget, Node, codes_of
+from ..schema_layout import SCHEMA_ATTRIBUTE, describe, offsets_name, values_per_row
+from .merge_model import Attribute, DatasetInfo, MergeError, MergeInput, MergeTarget, Node
 
 
 @dataclass(slots=True)
@@ -45,25 +43,23 @@ def check_compatibility(sources: list[MergeInput], attributes: str = "same") -> 
     first, schema = sources[0], MergeSchema(sources)
     for source in sources[1:]:
         _check_objects(first, source)
-    axes = _fixed_scales(first)
-    for path, node in first.nodes.items():
-        nodes = [source.nodes.get(path, node) for source in sources]
-        schema.attributes[path] = _attributes(path, nodes, schema)
+    fixed = _fixed_scales(first)
+    for path in dict.fromkeys(path for source in sources for path in source.nodes):
+        node = first.nodes.get(path, Node("group"))  # only a group may be missing
         match node.kind:
             case "group":
                 schema.groups.append(path)
             case "datatype":
                 schema.datatypes.append((path, node))
             case "dataset":
-                _add_dataset(path, schema, path in axes)
+                _add_dataset(path, schema, path in fixed)
             case _:
                 schema.links.append((path, node))
-    for source in sources[1:]:
-        for path, node in source.nodes.items():
-            if path not in first.nodes and path not in schema.groups:  # only a group may be missing
-                schema.groups.append(path)
-                schema.attributes[path] = _attributes(path, [one.nodes.get(path, node) for one in sources], schema)
-    _resolve_differing(schema, attributes)
+        _add_attributes(path, schema, attributes)
+    if attributes == "error" and schema.notes:
+        more = f" ({len(schema.notes) - 1:,} more differ)" if len(schema.notes) > 1 else ""
+        text = f"{schema.notes[0]}{more}: choose 'same' to drop them or 'first' to keep the first"
+        raise MergeError("schema", schema.differing[0]["files"][1], text)
     _find_columns(schema)
     return schema
 
@@ -76,7 +72,7 @@ def _check_objects(first: MergeInput, other: MergeInput) -> None:
                 continue
             if there is None:
                 raise MergeError("schema", two.path, f"{node.kind} {path!r} is missing, but {one.path} has it")
-            if (there.kind, there.target) != (node.kind, node.target) or there.column != node.column:
+            if (there.kind, there.target, there.column) != (node.kind, node.target, node.column):
                 text = f"{path!r} is {_describe(there)}, in {one.path} it is {_describe(node)}"
                 raise MergeError("schema", two.path, text)
             if node.dataset is not None and there.dataset is not None and one is first:
@@ -90,118 +86,100 @@ def _describe(node: Node) -> str:
 
 
 def _check_dataset(first: MergeInput, other: MergeInput, ours: DatasetInfo, theirs: DatasetInfo) -> None:
-    def mismatch(what: str, got: object, expected: object) -> None:
-        text = f"dataset {theirs.path!r} has {what} {got}, in {first.path} it has {expected}"
-        raise MergeError("schema", other.path, text)
-
-    if h5py.h5t.decode(ours.type) != h5py.h5t.decode(theirs.type):
-        mismatch("the type", theirs.type_name, ours.type_name)
-    if (ours.shape is None, len(ours.shape or ())) != (theirs.shape is None, len(theirs.shape or ())):
-        mismatch("the shape", theirs.shape, ours.shape)
-    if ours.row_shape != theirs.row_shape:
-        mismatch("rows of the shape", theirs.row_shape, ours.row_shape)
-    if _describe_fill(ours) != _describe_fill(theirs):
-        mismatch("the fill value", _describe_fill(theirs), _describe_fill(ours))
+    ranks = [None if one.shape is None else len(one.shape) for one in (ours, theirs)]
+    for what, is_same, (expected, got) in (
+        ("the type", ours.type == theirs.type, (type_name(ours), type_name(theirs))),
+        ("the shape", ranks[0] == ranks[1], (ours.shape, theirs.shape)),
+        ("rows of the shape", ours.row_shape == theirs.row_shape, (ours.row_shape, theirs.row_shape)),
+        ("the fill value", _fill_value(ours) == _fill_value(theirs), (_fill_value(ours), _fill_value(theirs))),
+    ):
+        if not is_same:
+            text = f"dataset {theirs.path!r} has {what} {got}, in {first.path} it has {expected}"
+            raise MergeError("schema", other.path, text)
 
 
-def _describe_fill(dataset: DatasetInfo) -> str:
+def type_name(dataset: DatasetInfo) -> str:
+    return describe(dataset.dtype) if dataset.dtype.kind != "V" or dataset.dtype.names else str(dataset.dtype)
+
+
+def _fill_value(dataset: DatasetInfo) -> str:
     """Compares fill values as values: the padding between the fields of a compound is arbitrary."""
-    if dataset.fill is None:
-        return "none"
-    return repr(np.frombuffer(dataset.fill, h5py.h5t.decode(dataset.type).dtype)[0].tolist())
+    return "none" if dataset.fill is None else repr(np.frombuffer(dataset.fill, dataset.type.dtype)[0].tolist())
 
 
 def _fixed_scales(first: MergeInput) -> set[str]:
     """Returns the dimension scales of axes other than the rows, which must be the same in all sources."""
-    found: set[str] = set()
-    along: set[str] = set()
-    for node in first.nodes.values():
-        for axis, name in node.dataset.scales if node.dataset is not None else ():
-            (found if axis else along).add(name)
-    both = sorted(found & along)
+    scales = [one for node in first.nodes.values() if node.dataset is not None for one in node.dataset.scales]
+    fixed = {name for axis, name in scales if axis}
+    both = sorted(fixed & {name for axis, name in scales if not axis})
     if both:
         text = f"dataset {both[0]!r} is the dimension scale of the rows and of another axis: it cannot be merged"
         raise MergeError("schema", first.path, text)
-    return found
+    return fixed
 
 
-def _attributes(path: str, nodes: list[Node], schema: MergeSchema) -> dict[str, Attribute]:
-    """Returns those that are the same in all sources; the others are added to `schema.differing`."""
-    kept: dict[str, Attribute] = {}
+def _add_attributes(path: str, schema: MergeSchema, choice: str) -> None:
+    """Keeps those that are the same in all sources that have the object, and of the others what `choice` says."""
+    files = [source.path for source in schema.sources if path in source.nodes]
+    nodes = [source.nodes[path] for source in schema.sources if path in source.nodes]
+    schema.attributes[path] = {}
     for name in dict.fromkeys(name for node in nodes for name in node.attributes):
         values = [node.attributes.get(name) for node in nodes]
-        expected = values[0]
-        same = [v is not None and expected is not None and v.plain == expected.plain for v in values]
-        odd = None if all(same) else same.index(False)
-        # The schema attributes were compared already.
-        if expected is not None and (odd is None or (name == SCHEMA_ATTRIBUTE and None not in values)):
-            kept[name] = expected
+        here, first = next((number, one) for number, one in enumerate(values) if one is not None)
+        # Schema attributes were compared already.
+        odd = [None if one is None else one.plain != first.plain and name != SCHEMA_ATTRIBUTE for one in values]
+        there = next((number for number, one in enumerate(odd) if one is not False), None)
+        if there is None or choice == "first":
+            schema.attributes[path][name] = first
+        if there is None:
             continue
-        present = next(n for n, v in enumerate(values) if v is not None)
-        other = odd if odd is not None and odd != present else next(n for n, v in enumerate(values) if v is None)
+        missing = odd[there] is None
+        how = "is in {} and not in {}" if missing else "differs in {} and {}"
+        text = f"attribute {name!r} of {path!r} {how.format(files[here], files[there])}"
+        result = {"error": "", "first": ": the first is kept", "same": ": dropped"}[choice]
+        schema.notes.append(text + result)
         schema.differing.append(
             {
                 "object": path,
                 "attribute": name,
-                "reason": "missing" if values[other] is None else "differs",
-                "files": [schema.sources[present].path, schema.sources[other].path],
-                "kept": False,
-                "value": values[present],
+                "reason": "missing" if missing else "differs",
+                "files": [files[here], files[there]],
+                "kept": choice == "first",
             }
         )
-    return kept
-
-
-def _resolve_differing(schema: MergeSchema, attributes: str) -> None:
-    for one in schema.differing:
-        value, (here, there) = one.pop("value"), one["files"]
-        how = f"is in {here} and not in {there}" if one["reason"] == "missing" else f"differs in {here} and {there}"
-        text = f"attribute {one['attribute']!r} of {one['object']!r} {how}"
-        if attributes == "error":
-            more = f" ({len(schema.differing) - 1:,} more differ)" if len(schema.differing) > 1 else ""
-            raise MergeError("schema", there, f"{text}{more}: choose 'same' to drop them or 'first' to keep the first")
-        one["kept"] = attributes == "first"
-        if one["kept"]:
-            schema.attributes[one["object"]][one["attribute"]] = value
-        schema.notes.append(f"{text}: {'the first is kept' if one['kept'] else 'dropped'}")
 
 
 def _add_dataset(path: str, schema: MergeSchema, is_shared: bool) -> None:
-    found = [node.dataset for source in schema.sources if (node := source.nodes[path]).dataset is not None]
-    datasets = [one for one in found if one is not None]
-    if not datasets[0].shape:
-        odd = next((one for one in datasets if one.value != datasets[0].value), None)
-        if odd is not None:
-            text = f"dataset {path!r} is a scalar, and differs from that in {schema.sources[0].path}"
-            raise MergeError("schema", schema.sources[odd.file].path, text)
-        schema.single.append(path)
+    datasets = [one for source in schema.sources if (one := source.nodes[path].dataset) is not None]
+    if datasets[0].shape:
+        schema.targets[path] = MergeTarget(path, _like(datasets), datasets, shared=is_shared)
         return
-    target = MergeTarget(path, _like(datasets), datasets, shared=is_shared)
-    schema.targets[path] = target
+    schema.single.append(path)
+    for one in datasets:
+        if one.value != datasets[0].value:
+            text = f"dataset {path!r} is a scalar, and differs from that in {schema.sources[0].path}"
+            raise MergeError("schema", schema.sources[one.file].path, text)
 
 
 def _like(datasets: list[DatasetInfo]) -> DatasetInfo:
     """Returns the dataset whose chunks and filters most rows have: a small source may have small chunks."""
     chunked = [one for one in datasets if one.chunks]
-    if not chunked:
-        return datasets[0]
     weights: Counter[tuple[Any, ...]] = Counter()
     for one in chunked:
-        weights[one.chunks, codes_of(one)] += 1 + one.rows
-    best = max(weights, key=lambda packing: (weights[packing], packing))
-    return next(one for one in chunked if (one.chunks, codes_of(one)) == best)
+        weights[one.chunks, one.codes] += 1 + one.rows
+    best = max(weights, key=lambda packing: (weights[packing], packing), default=None)
+    return next((one for one in chunked if (one.chunks, one.codes) == best), datasets[0])
 
 
 def _find_columns(schema: MergeSchema) -> None:
-    first = schema.sources[0]
-    inside: list[str] = []
-    for path, node in first.nodes.items():
-        if path.startswith(tuple(inside)):
+    inside: tuple[str, ...] = ()
+    for path, node in schema.sources[0].nodes.items():
+        if path.startswith(inside or "\0"):
             continue
         if node.column is not None:
             schema.columns.append(_packed_column(path, node, schema))
-            inside.append(f"{path}/")
-        elif node.dataset is not None and path in schema.targets and not schema.targets[path].shared:
+            inside += (f"{path}/",)
+        elif path in schema.targets and not schema.targets[path].shared:
             schema.columns.append(MergeColumn(path, [one.rows for one in schema.targets[path].sources]))
 
 
@@ -210,33 +188,10 @@ def _packed_column(path: str, node: Node, schema: MergeSchema) -> MergeColumn:
     name, per_row = f"{path}/{offsets_name(node.column)}", values_per_row(node.column)
     target = schema.targets.get(name)
     if target is None or f"{path}/values" not in schema.sources[0].nodes:
-        raise MergeError(
-            "corrupt", schema.sources[0].path, f"{path!r} is not a group of values and offsets, as its attribute says"
-        )
-    rows = []
+        text = f"{path!r} is not a group of values and offsets, as its attribute says"
+        raise MergeError("corrupt", schema.sources[0].path, text)
     for one in target.sources:
-        if h5py.h5t.decode(one.type) != h5py.h5t.STD_I64LE or not one.rows or (one.rows - 1) % per_row:
-            text = f"dataset {name!r} has {one.rows:,} offsets of {one.type_name}, which do not fit {node.column!r}"
+        if one.type != h5py.h5t.STD_I64LE or not one.rows or (one.rows - 1) % per_row:
+            text = f"dataset {name!r} has {one.rows:,} offsets of {type_name(one)}, which do not fit {node.column!r}"
             raise MergeError("corrupt", schema.sources[one.file].path, text)
-        rows.append((one.rows - 1) // per_row)
-    return MergeColumn(path, rows, node.column)
-
-
-def check_shared_datasets(schema: MergeSchema, rows: Rows) -> None:
-    """Raises if a dimension scale of another axis differs between sources."""
-    for target in schema.targets.values():
-        if not target.shared:
-            continue
-        first = target.sources[0]
-        expected = _digest(first, rows)
-        for other in target.sources[1:]:
-            if other.shape != first.shape or _digest(other, rows) != expected:
-                text = f"dataset {target.path!r}, a dimension scale, differs from that in {schema.sources[0].path}"
-                raise MergeError("schema", schema.sources[other.file].path, text)
-
-
-def _digest(dataset: DatasetInfo, rows: Rows) -> bytes:
-    found = hashlib.sha256()
-    for piece in rows.read(dataset, 0, dataset.rows):
-        found.update(piece.tobytes())
-    return found.digest()
+    return MergeColumn(path, [(one.rows - 1) // per_row for one in target.sources], node.column)

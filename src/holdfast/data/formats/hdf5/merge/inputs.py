@@ -20,65 +20,50 @@ from ..file_state import State, find_superblock, state_problems
 from ..filters import PACKAGE, filter_names_of, filters_of, lacking_filter
 from ..object_walk import ObjectRef, reason_of, walk
 from ..other_files import external_storage
-from ..schema_layout import describe, stored_column
+from ..schema_layout import stored_column
 from .merge_model import NO_CRC, Attribute, DatasetInfo, Ints, MergeError, MergeInput, Node
 
 if TYPE_CHECKING:
     from ..sandbox_main import Reporter
 
-
-Stamp = list[int]  # a FileStamp as JSON has it
-
-
-def take_stamps(paths: list[str]) -> list[Stamp]:
-    return [list(FileStamp.of(path)) for path in paths]
-
-
-def check_sources(paths: list[str], stamps: list[Stamp]) -> None:
-    seen: set[tuple[int, ...]] = set()
-    for path, stamp in zip(paths, stamps, strict=True):
-        if os.path.isdir(path) or not os.path.isfile(path):
-            raise InputError(
-                f"{path}: expected a file to read, got {'a directory' if os.path.isdir(path) else 'nothing'}"
-            )
-        if tuple(stamp[2:]) in seen:
-            raise InputError(f"{path}: duplicate input file")
-        seen.add(tuple(stamp[2:]))
-    opened = _open_in_any_process(seen)
-    for path, stamp in zip(paths, stamps, strict=True):
-        _check_no_writer(path, stamp, opened)
-        _check_intact(path, stamp[0])
-
-
-def _check_no_writer(path: str, stamp: Stamp, opened: set[tuple[int, ...]]) -> None:
-    state = State(path, stamp[0], None, None)
-    if tuple(stamp[2:]) in opened:
-        state = state._replace(writer=next(iter(writers_of(path)), None))
-    if state.writer is None and any(lock.exclusive and not lock.waiting for lock in locks_of(path) or []):
-        raise UnfinishedError(path, None, None, "another process holds a lock on it", "Wait for its writer to close it")
-    if state.writer is not None:
-        raise UnfinishedError(
-            path, None, None, f"it is still being written {state.written_by}", "Wait for its writer to close it"
-        )
-
-
-def _check_intact(path: str, size: int) -> None:
-    try:
-        state = State(path, size, find_superblock(path), None)
-    except OSError as error:
-        raise cannot_open(path, error) from error
-    for offset, reason in state_problems(state):
-        raise CorruptError(path, None, offset, reason, "`holdfast salvage FILE OUT` copies what can be read")
-
-
-def _open_in_any_process(expected: set[tuple[int, ...]]) -> set[tuple[int, ...]]:
-    """Returns those of the files that some process has open, by one scan of all processes."""
-    return {identity for _, _, identity in open_files() if identity in expected}
-
-
 Crcs = dict[str, dict[tuple[int, int], int]]  # by dataset, then by offset and size
 
+LIBRARY_ERRORS = (OSError, RuntimeError, ValueError, KeyError)
 _SCALE_ATTRIBUTES = ("DIMENSION_LIST", "REFERENCE_LIST")
+
+
+def check_sources(paths: list[str]) -> dict[str, FileStamp]:
+    """Returns the stamps of all sources."""
+    stamps = {path: FileStamp.of(path) for path in paths}
+    seen = set()
+    for path in paths:
+        if not os.path.isfile(path):
+            found = "a directory" if os.path.isdir(path) else "nothing"
+            raise InputError(f"{path}: expected a file to read, got {found}")
+        if stamps[path][2:] in seen:
+            raise InputError(f"{path}: duplicate input file")
+        seen.add(stamps[path][2:])
+    opened = {identity for _, _, identity in open_files() if identity in seen}  # one scan of all processes
+    for path, stamp in stamps.items():
+        _check_no_writer(path, stamp, stamp[2:] in opened)
+        try:
+            state = State(path, stamp.size, find_superblock(path), None)
+        except OSError as error:
+            raise cannot_open(path, error) from error
+        for offset, reason in state_problems(state):
+            raise CorruptError(path, None, offset, reason, "`holdfast salvage FILE OUT` copies what can be read")
+    return stamps
+
+
+def _check_no_writer(path: str, stamp: FileStamp, is_open: bool) -> None:
+    writer = next(iter(writers_of(path)), None) if is_open else None
+    if writer is not None:
+        reason = f"it is still being written {State(path, stamp.size, None, writer).written_by}"
+    elif any(lock.exclusive and not lock.waiting for lock in locks_of(path) or []):
+        reason = "another process holds a lock on it"
+    else:
+        return
+    raise UnfinishedError(path, None, None, reason, "Wait for its writer to close it")
 
 
 class _StrictReporter:
@@ -105,21 +90,15 @@ def read_input(number: int, path: str, reporter: Reporter) -> MergeInput:
         with h5py.File(path, "r") as file:
             for ref in walk(file, _StrictReporter(path)):
                 source.nodes[ref.path] = _node(source, ref, crcs)
-    except (OSError, RuntimeError, ValueError, KeyError) as error:
+    except LIBRARY_ERRORS as error:
         raise MergeError("corrupt", path, f"it cannot be read: {reason_of(error)}") from error
     except TypeError as error:  # a type that numpy lacks
         raise MergeError("schema", path, f"it has a type that cannot be merged: {reason_of(error)}") from error
     source.recorded = bool(crcs)
-    if record is not None:
-        _check_recorded(source, record.datasets)
+    for name in sorted(record.datasets if record is not None else []):
+        if name not in source.nodes or source.nodes[name].dataset is None:
+            raise MergeError("corrupt", path, f"dataset {name!r} is missing, but its record lists it")
     return source
-
-
-def _check_recorded(source: MergeInput, expected: set[str]) -> None:
-    for name in sorted(expected):
-        node = source.nodes.get(name)
-        if node is None or node.dataset is None:
-            raise MergeError("corrupt", source.path, f"dataset {name!r} is missing, but its record lists it")
 
 
 def _node(source: MergeInput, ref: ObjectRef, crcs: Crcs) -> Node:
@@ -128,67 +107,70 @@ def _node(source: MergeInput, ref: ObjectRef, crcs: Crcs) -> Node:
         raise MergeError("schema", source.path, text)
     if ref.kind in ("soft", "again"):
         return Node(ref.kind, target=ref.target)
+    node = Node(ref.kind, _attributes(source, ref))
     if ref.kind == "datatype":
-        return Node("datatype", _attributes(source, ref), type=ref.object.id.encode())
-    node = Node(ref.kind, _attributes(source, ref), column=stored_column(ref.object))
+        node.type = _copied(ref.object.id)
+        return node
+    node.column = stored_column(ref.object)
     if ref.kind == "dataset":
-        node.dataset = _dataset(source, ref, crcs)
+        node.dataset = _dataset(source, ref, crcs.get(ref.path))
     return node
+
+
+def _copied(kind: Any) -> Any:
+    """Returns the same type without its file."""
+    return h5py.h5t.decode(kind.encode())
 
 
 def _attributes(source: MergeInput, ref: ObjectRef) -> dict[str, Attribute]:
     found: dict[str, Attribute] = {}
     for name in ref.object.attrs:
         kind = ref.object.attrs.get_id(name).get_type()
-        if kind.detect_class(h5py.h5t.REFERENCE):
-            if name not in _SCALE_ATTRIBUTES:
-                text = f"attribute {name!r} of {ref.path!r} holds references, which are not valid in another file"
-                raise MergeError("schema", source.path, text)
-            continue
-        value = ref.object.attrs[name]
-        empty = isinstance(value, h5py.Empty)
-        found[name] = Attribute(kind.encode(), None if empty else value, None if empty else _plain(value))
+        if not kind.detect_class(h5py.h5t.REFERENCE):
+            value = ref.object.attrs[name]
+            value = None if isinstance(value, h5py.Empty) else value
+            found[name] = Attribute(kind.dtype, value, plain(value))
+        elif name not in _SCALE_ATTRIBUTES:
+            text = f"attribute {name!r} of {ref.path!r} holds references, which are not valid in another file"
+            raise MergeError("schema", source.path, text)
     return found
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Returns a value that can be compared."""
     if isinstance(value, np.ndarray) and value.dtype.hasobject:
-        return value.shape, [_plain(one) for one in value.reshape(-1)]
+        return value.shape, [plain(one) for one in value.reshape(-1)]
     if isinstance(value, np.void) and value.dtype.names and value.dtype.hasobject:
-        return [_plain(value[name]) for name in value.dtype.names]
+        return [plain(value[name]) for name in value.dtype.names]
     if isinstance(value, (np.ndarray, np.generic)):
         return str(value.dtype), np.shape(value), value.tobytes()
     return value
 
 
-def _dataset(source: MergeInput, ref: ObjectRef, crcs: Crcs) -> DatasetInfo:
+def _dataset(source: MergeInput, ref: ObjectRef, crcs: dict[tuple[int, int], int] | None) -> DatasetInfo:
     dataset = ref.object
-    kind = dataset.id.get_type()
-    _check_supported(source, ref.path, dataset, kind)
+    _check_supported(source, ref.path, dataset)
     plist = dataset.id.get_create_plist()
     found = DatasetInfo(
         file=source.number,
         path=ref.path,
         shape=dataset.shape,
         maxshape=dataset.maxshape if dataset.shape is not None else (),
-        type=kind.encode(),
-        item_bytes=kind.get_size(),
-        type_name=describe(dataset.dtype) if dataset.dtype.kind != "V" or dataset.dtype.names else str(dataset.dtype),
-        has_objects=dataset.dtype.hasobject,
+        type=_copied(dataset.id.get_type()),
+        dtype=dataset.dtype,
         chunks=dataset.chunks,
         filters=filters_of(plist),
         filter_names=filter_names_of(plist),
         fill=_fill(dataset, plist),
         offset=_offset(dataset, plist),
-        scales=_scales(source, ref),
     )
+    if "DIMENSION_LIST" in dataset.attrs:
+        scales = ((axis, scale.name) for axis, dim in enumerate(dataset.dims) for scale in dim.values())
+        found.scales = tuple((axis, name) for axis, name in scales if name)
     if dataset.chunks:
-        found.extents = _extents(source, found, dataset, crcs)
-    elif not dataset.shape and dataset.shape is not None:
-        if found.has_objects:
-            found.value = repr(_plain(dataset[()])).encode()
-        else:
-            found.value = read_unconverted(dataset, (), ()).tobytes()
+        found.extents = _extents(source, ref.path, dataset, crcs)
+    elif dataset.shape == ():
+        found.value = plain(dataset[()]) if dataset.dtype.hasobject else read_unconverted(dataset, (), ()).tobytes()
     return found
 
 
@@ -201,50 +183,36 @@ def _fill(dataset: h5py.Dataset, plist: Any) -> bytes | None:
 def _offset(dataset: h5py.Dataset, plist: Any) -> int | None:
     """Returns the offset of contiguous values, None if there is none. With a user block the library returns a wrong one
     for those."""
-    if not dataset.shape or plist.get_layout() != h5py.h5d.CONTIGUOUS:
-        return None
-    there = dataset.id.get_space_status() != h5py.h5d.SPACE_STATUS_NOT_ALLOCATED
+    is_flat = dataset.shape and plist.get_layout() == h5py.h5d.CONTIGUOUS
+    there = is_flat and dataset.id.get_space_status() != h5py.h5d.SPACE_STATUS_NOT_ALLOCATED
     return dataset.id.get_offset() if there else None
 
 
-def _check_supported(source: MergeInput, path: str, dataset: h5py.Dataset, kind: Any) -> None:
-    if kind.detect_class(h5py.h5t.REFERENCE):
-        text = f"dataset {path!r} holds references, which are not valid in another file: remove it"
-        raise MergeError("schema", source.path, text)
-    lacking = lacking_filter(dataset)
-    if lacking is not None:
-        raise MergeError("input", source.path, f"dataset {path!r} {lacking}: pip install {PACKAGE}")
-    if dataset.shape is None:
-        return
-    if dataset.is_virtual:
+def _check_supported(source: MergeInput, path: str, dataset: h5py.Dataset) -> None:
+    kind, text = "schema", ""
+    if dataset.id.get_type().detect_class(h5py.h5t.REFERENCE):
+        text = "holds references, which are not valid in another file: remove it"
+    elif lacking := lacking_filter(dataset):
+        kind, text = "input", f"{lacking}: pip install {PACKAGE}"
+    elif dataset.shape is not None and dataset.is_virtual:
         names = sorted({one.file_name for one in dataset.virtual_sources()})
-        raise MergeError(
-            "schema", source.path, f"dataset {path!r} is virtual: merge its sources, {', '.join(names[:4])}"
-        )
-    if stored := external_storage(dataset):
-        text = f"dataset {path!r} has its values in {stored[0][0]!r}, another file: copy them into a file of its own"
-        raise MergeError("schema", source.path, text)
+        text = f"is virtual: merge its sources, {', '.join(names[:4])}"
+    elif dataset.shape is not None and (stored := external_storage(dataset)):
+        text = f"has its values in {stored[0][0]!r}, another file: copy them into a file of its own"
+    if text:
+        raise MergeError(kind, source.path, f"dataset {path!r} {text}")
 
 
-def _scales(source: MergeInput, ref: ObjectRef) -> tuple[tuple[int, str], ...]:
-    if "DIMENSION_LIST" not in ref.object.attrs:
-        return ()
-    return tuple((axis, scale.name) for axis, dim in enumerate(ref.object.dims) for scale in dim.values() if scale.name)
-
-
-def _extents(source: MergeInput, found: DatasetInfo, dataset: h5py.Dataset, crcs: Crcs) -> Ints:
+def _extents(source: MergeInput, path: str, dataset: h5py.Dataset, crcs: dict[tuple[int, int], int] | None) -> Ints:
     table = chunk_table(dataset)
-    if not len(table):
-        return found.extents
     extents = np.column_stack([table, np.full(len(table), NO_CRC, np.int64)])
-    if found.path in crcs:
-        known = crcs[found.path]
-        expected = [known.get((offset, size), NO_CRC) for offset, size in extents[:, 1:3].tolist()]
+    if crcs is not None and len(table):
+        expected = [crcs.get((offset, size), NO_CRC) for offset, size in extents[:, 1:3].tolist()]
         extents[:, 4] = expected
         if NO_CRC in expected:
-            text = f"dataset {found.path!r} has a chunk that is not in its record: the file was changed"
+            text = f"dataset {path!r} has a chunk that is not in its record: the file was changed"
             raise MergeError("corrupt", source.path, text, int(extents[expected.index(NO_CRC), 1]))
-        if len(known) != len(expected):
-            text = f"dataset {found.path!r} has {len(expected):,} chunks, but its record lists {len(known):,}"
+        if len(crcs) != len(expected):
+            text = f"dataset {path!r} has {len(expected):,} chunks, but its record lists {len(crcs):,}"
             raise MergeError("corrupt", source.path, text)
     return extents

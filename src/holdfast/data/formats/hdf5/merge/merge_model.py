@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,13 +14,13 @@ from ..chunks import chunk_grid
 from ..filters import Filter
 
 Ints = npt.NDArray[np.int64]
-Raw = npt.NDArray[Any]  # rows in the file's own type, as items of a void dtype
+Values = npt.NDArray[Any]  # rows, as items of a void dtype in the file's own type; or as objects, if it has those
 
 NO_CRC = -1
 
 
 class MergeError(Exception):
-    """`kind` names the error that the caller raises: schema, input, corrupt or write. "again": start the merge anew."""
+    """`kind` names the error that the caller raises: schema, input, corrupt or write."""
 
     def __init__(self, kind: str, path: str, reason: str, offset: int | None = None) -> None:
         super().__init__(kind, path, reason, offset)
@@ -39,7 +40,7 @@ class RowRange(NamedTuple):
 
 
 class Attribute(NamedTuple):
-    type: bytes
+    dtype: Any
     value: Any  # None: empty
     plain: Any  # comparable
 
@@ -53,17 +54,15 @@ class DatasetInfo:
     path: str
     shape: tuple[int, ...] | None
     maxshape: tuple[int | None, ...]
-    type: bytes
-    item_bytes: int
-    type_name: str  # for messages
-    has_objects: bool
+    type: Any  # h5py's TypeID
+    dtype: Any
     chunks: tuple[int, ...] | None
     filters: tuple[Filter, ...]
+    filter_names: dict[int, bytes]
     fill: bytes | None
-    offset: int | None
+    offset: int | None  # of contiguous values
     extents: Ints = field(default_factory=lambda: np.zeros((0, 5), np.int64))
-    value: bytes = b""  # of a scalar dataset
-    filter_names: dict[int, bytes] = field(default_factory=dict)
+    value: Any = None  # of a scalar dataset, comparable
     scales: tuple[tuple[int, str], ...] = ()  # axis, and the dataset that is its dimension scale
 
     @property
@@ -76,22 +75,21 @@ class DatasetInfo:
 
     @property
     def row_bytes(self) -> int:
-        return self.item_bytes * math.prod(self.row_shape)
+        return int(self.type.get_size()) * math.prod(self.row_shape)
 
     @property
-    def chunk_bytes(self) -> int:
-        return self.item_bytes * math.prod(self.chunks or ())
+    def chunk_rows(self) -> int:
+        return self.chunks[0] if self.chunks else 1
 
     @property
     def across(self) -> int:
         """Returns the number of chunks that one row crosses."""
-        assert self.chunks is not None
-        return math.prod(chunk_grid(self.row_shape, self.chunks[1:]))
+        return math.prod(chunk_grid(self.row_shape, self.chunks[1:])) if self.chunks else 1
 
-
-def codes_of(dataset: DatasetInfo) -> tuple[int, ...]:
-    """Returns the numbers of its filters; some of their parameters depend on the chunk size."""
-    return tuple(code for code, _, _ in dataset.filters)
+    @property
+    def codes(self) -> tuple[int, ...]:
+        """Returns the numbers of its filters; some of their parameters depend on the chunk size."""
+        return tuple(code for code, _, _ in self.filters)
 
 
 @dataclass(slots=True)
@@ -101,7 +99,7 @@ class Node:
     kind: str
     attributes: dict[str, Attribute] = field(default_factory=dict)
     target: str = ""
-    type: bytes = b""
+    type: Any = None
     column: Any = None  # the column that a group of values and offsets stores
     dataset: DatasetInfo | None = None
 
@@ -133,3 +131,10 @@ class MergeTarget:
     @property
     def shape(self) -> tuple[int, ...]:
         return (self.rows, *self.like.row_shape)
+
+    def placed_runs(self) -> Iterator[tuple[int, RowRange]]:
+        """Yields each run with its first row in the result."""
+        at = int(self.splits)
+        for run in self.runs:
+            yield at, run
+            at += run.rows

@@ -61,9 +61,6 @@ const common = (() => {
   const many = (noun) => noun + (noun.endsWith("s") ? "es" : "s");
   const plural = (value, noun) => `${count(value)} ${value === 1 ? noun : many(noun)}`;
 
-  /** plotly reads a few tags and entities in names. */
-  const plotlyText = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
-
   // ---- controls
 
   /** A row of buttons of which one is pressed. */
@@ -79,7 +76,7 @@ const common = (() => {
   }
 
   /** Lets the reader switch between light and dark; calls `onChange` when the colours have changed. */
-  function startTheme(button, onChange) {
+  function startTheme(button, onChange = () => {}) {
     const prefersDark = window.matchMedia("(prefers-color-scheme: dark)");
     button.addEventListener("click", () => {
       const shown = document.documentElement.dataset.theme || (prefersDark.matches ? "dark" : "light");
@@ -96,22 +93,6 @@ const common = (() => {
     const points = series.map((value, number) => `${number},${(19 - (18 * value) / most).toFixed(1)}`);
     return makeSvg("svg", { class: "spark", viewBox: `0 0 ${series.length - 1} 20`, preserveAspectRatio: "none", "aria-hidden": "true" },
       makeSvg("path", { d: `M0,20 L${points.join(" L")} L${series.length - 1},20` }));
-  }
-
-  /** The colours that a chart inside a section takes from the page. */
-  function chartColours(chart) {
-    const section = getComputedStyle(chart.closest("section"));
-    const line = section.borderTopColor;
-    return { text: section.color, line, background: section.backgroundColor, axis: { gridcolor: line, zerolinecolor: line, linecolor: line } };
-  }
-
-  /** The parts of plotly's layout that all charts share. */
-  function chartLayout(colours) {
-    return {
-      margin: { l: 55, r: 10, t: 10, b: 40 }, paper_bgcolor: "transparent", plot_bgcolor: "transparent",
-      font: { color: colours.text, size: 12 }, hovermode: "x unified",
-      hoverlabel: { bgcolor: colours.background, bordercolor: colours.line },
-    };
   }
 
   // ---- tables
@@ -201,5 +182,5 @@ const common = (() => {
     return (others, emptyNow = empty) => { rows = others; none.textContent = emptyNow; draw(); };
   }
 
-  return { PALETTE, at, make, makeSvg, morph, count, many, plural, plotlyText, choice, startTheme, sparkline, chartColours, chartLayout, showTable };
+  return { PALETTE, at, make, makeSvg, morph, count, many, plural, choice, startTheme, sparkline, showTable };
 })();
