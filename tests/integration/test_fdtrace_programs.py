@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.process.fdtrace.log_format import BIRTH, LIVE
-from traced_process import Recording, assert_adds_up, environment, needs_library, read, run
+from traced_process import Recording, as_array, assert_adds_up, environment, needs_library, read, run
 
 pytestmark = needs_library
 
@@ -143,13 +143,13 @@ if __name__ == "__main__":
     assert len(workers) == 4
     for worker in workers:
         # HDF5 opens the file in C; the stack ends in the user's line.
-        births = worker.events[worker.events["action"] == BIRTH]
+        births = as_array(worker.events, action=BIRTH)
         stacks = [recording.frames(worker, event) for event in births]
         lines = [frame.line for stack in stacks for frame in stack if frame.function == "Rows.__getitem__"]
         assert lines.count(7) == 32
         assert_adds_up(worker)
     assert_adds_up(parent)
-    live = parent.entries[parent.entries["flags"] == LIVE]
+    live = as_array(parent.entries, flags=LIVE)
     left = [frame.line for entry in live for frame in recording.frames(parent, entry) if frame.file == str(script)]
     assert 14 in left
 
@@ -174,7 +174,7 @@ os._exit(0)
     image = min(recording.images.values(), key=lambda image: image.header.start_ns)
     counts = image.header.counts
     assert not counts["lost_stacks"] | counts["short_stacks"]
-    live = image.entries[image.entries["flags"] == LIVE]
+    live = as_array(image.entries, flags=LIVE)
     assert sum(recording.frames(image, entry)[0].line == 5 for entry in live if recording.frames(image, entry)) == 60
-    with_lines = sum(int(row["born"]) for row in image.counters if recording.frames(image, row))
-    assert with_lines >= 0.99 * int(image.counters["born"].sum())
+    with_lines = sum(int(row["born"]) for row in as_array(image.counters) if recording.frames(image, row))
+    assert with_lines >= 0.99 * sum(image.counters["born"])

@@ -72,7 +72,7 @@ def test_live_view_shows_the_growing_site_and_stops_the_program(tmp_path: Path, 
     asyncio.run(play())
     outcome = app.outcome()
     assert outcome.returncode == -15
-    assert outcome.trace.counts["born"].sum() > 10
+    assert sum(outcome.trace.counts["born"]) > 10
 
 
 def test_error_of_the_program_ends_the_view() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from holdfast.process.fdtrace import trace_file
 from holdfast.process.fdtrace.log_format import BAD, BIRTH, CLOSE, FAIL, INHERITED, KINDS, LIVE
+from holdfast.process.fdtrace.tables import Table
 from holdfast.process.fdtrace.trace_file import SourceFrame, Trace, TracedProcess
 
 CALLS = ("open", "close", "read", "__read_chk", "openat64")
@@ -77,7 +78,7 @@ class TraceBuilder:
         rows += [
             (t, process, 1, fd, stack, kind, LIVE | INHERITED, 1) for t, process, fd, stack, kind in self.inherited
         ]
-        events = np.array(sorted(self.events, key=lambda event: event[0]), trace_file.EVENTS)
+        events = Table(trace_file.EVENTS, sorted(self.events, key=lambda event: event[0]))
         return Trace(
             **{
                 "command": "python train.py",
@@ -96,9 +97,9 @@ class TraceBuilder:
                 "targets": {},
                 "warnings": (),
                 "events": events,
-                "open": np.array(rows, trace_file.OPEN),
+                "open": Table(trace_file.OPEN, rows),
                 "counts": self._counts(events),
-                "samples": np.array(self.samples, trace_file.SAMPLES),
+                "samples": Table(trace_file.SAMPLES, self.samples),
                 **facts,
             }
         )
@@ -124,11 +125,10 @@ class TraceBuilder:
             }
         )
 
-    def _counts(self, events: np.ndarray) -> np.ndarray:
+    def _counts(self, events: Table) -> Table:
         made: dict[tuple[int, int, int], list[int]] = {}
         birth: dict[tuple[int, int, int], Sequence[int]] = {}
-        for event in events.tolist():
-            _, process, tid, fd, stack, action, kind, _, _, gen = event
+        for _, process, tid, fd, stack, action, kind, _, _, gen in events.rows():
             if action == BIRTH:
                 birth[process, fd, gen] = (stack, tid)
                 row = made.setdefault((process, stack, kind), [0, 0, 0, 0, 0])
@@ -145,7 +145,7 @@ class TraceBuilder:
             (process, stack, kind, born, closed, live, peak, 0, foreign)
             for (process, stack, kind), (born, closed, live, peak, foreign) in made.items()
         ]
-        return np.array(rows, trace_file.COUNTS)
+        return Table(trace_file.COUNTS, rows)
 
 
 LIBRARY = "/usr/lib/python3.11/site-packages/torch/loader.py"

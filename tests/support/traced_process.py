@@ -17,6 +17,7 @@ import pytest
 import holdfast._native
 from holdfast.process.fdtrace.image import Frame, Image, Stacks, read_folder
 from holdfast.process.fdtrace.log_format import BIRTH, CLOSE, KINDS, LIVE
+from holdfast.process.fdtrace.tables import Table
 
 LIBRARY = Path(holdfast._native.__file__).parent / "_fdtrace.abi3.so"
 
@@ -102,22 +103,31 @@ def read(folder: Path) -> Recording:
     return Recording(*read_folder(folder))
 
 
+def as_array(table: Table, **wanted: int) -> np.ndarray:
+    """Return a table as a numpy array, of the rows that have these values in these fields."""
+    types = {"d": "f8", "Q": "u8", "I": "u4", "i": "i4", "H": "u2", "B": "u1"}
+    rows = np.frombuffer(table.pack(), [(name, f"<{types[code]}") for name, code in table.layout.items()])
+    for name, value in wanted.items():
+        rows = rows[rows[name] == value]
+    return rows
+
+
 def live_numbers(image: Image) -> set[int]:
-    return {int(fd) for fd in np.flatnonzero(image.entries["flags"] & LIVE)}
+    return {int(fd) for fd in np.flatnonzero(as_array(image.entries)["flags"] & LIVE)}
 
 
 def history(image: Image, fd: int) -> list[tuple[int, str]]:
     """Return the births and closes of a number: (action, kind)."""
-    events = image.events[(image.events["fd"] == fd) & np.isin(image.events["action"], (BIRTH, CLOSE))]
-    return [(int(event["action"]), KINDS[event["kind"]]) for event in events]
+    events = as_array(image.events, fd=fd)
+    return [(int(event["action"]), KINDS[event["kind"]]) for event in events if event["action"] in (BIRTH, CLOSE)]
 
 
 def assert_adds_up(image: Image) -> None:
     """Check that the counters by stack, the table and the totals of an image say the same."""
-    live = image.entries[(image.entries["flags"] & LIVE) > 0]
+    live = as_array(image.entries)[(as_array(image.entries)["flags"] & LIVE) > 0]
     assert image.header.live == len(live)
     own = live[live["flags"] == LIVE]
-    counters = image.counters
+    counters = as_array(image.counters)
     assert int(counters["born"].sum()) - int(counters["closed"].sum()) == len(own)
     assert int(counters["live"].sum()) == len(own)
     assert not image.header.counts["lost_stacks"]

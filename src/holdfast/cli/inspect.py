@@ -292,7 +292,7 @@ def _show_tree(screen: Screen, survey: HDF5Survey) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from ..process.doctor.render import TableColumn, make_table
+    from .._util.terminal import TableColumn, make_table
 
     heads = ["object", "shape", "type", "chunks", "filters", "size"]
     columns = [TableColumn(head, right=head == "size", cut=head in ("object", "type", "filters")) for head in heads]

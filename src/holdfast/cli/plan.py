@@ -43,10 +43,10 @@ from rich.constrain import Constrain
 from rich.padding import Padding
 from rich.text import Text
 
+from .._util.terminal import TableColumn as C
+from .._util.terminal import bar, make_grid, make_table, use_style
 from .._util.text import counted
 from ..process.capacity import CapacityPlan, CapacityRequest, Requirement, Sharing, make_plan, read_limits
-from ..process.doctor.render import TableColumn as C
-from ..process.doctor.render import bar, make_grid, make_table, use_style
 from ..procfs.limits import finite, percent, quantity
 from .app import FINE, FOUND, command, size_of
 from .console import Screen

@@ -85,18 +85,9 @@ from .._util.atomic import check_not_input
 from .._util.text import printable, span_words
 from ..process.fdtrace import trace_file
 from ..process.fdtrace.compare import compare
+from ..process.fdtrace.export import WEIGHTS, changes_as_dict, folded_stacks, report_as_dict, site_as_dict
 from ..process.fdtrace.html_page import write_page
-from ..process.fdtrace.render import (
-    WEIGHTS,
-    ChangesPage,
-    Findings,
-    ReportPage,
-    SitePage,
-    changes_as_dict,
-    folded_stacks,
-    report_as_dict,
-    site_as_dict,
-)
+from ..process.fdtrace.render import ChangesPage, Findings, ReportPage, SitePage
 from ..process.fdtrace.sites import Site, Statistics, rate, short
 from ..process.watch.documents import load_state
 from ..process.watch.report_page import write_state

@@ -336,7 +336,7 @@ class _Page:
     def _rows(self, rows: list[tuple[str, Any]], label: int = 12) -> RenderableType:
         from rich.padding import Padding
 
-        from ..process.doctor.render import make_grid
+        from .._util.terminal import make_grid
 
         grid = make_grid(label)
         for name, value in rows:

@@ -13,8 +13,9 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Static
 
+from .._util.terminal import TableColumn
 from ..process.doctor.diagnose import Examination, WatchTarget
-from ..process.doctor.render import DoctorPage, TableColumn
+from ..process.doctor.render import DoctorPage
 from ..process.doctor.render_top import COLUMNS, SortOrder, arrange, cells_of, columns_for, detail, host_line, summary
 from ..process.doctor.top_model import TopModel, TopRow, TopSnapshot
 

@@ -9,23 +9,12 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.text import Text
 
+from ..._util.terminal import TableColumn, add_lines, bar, make_grid, make_table, sparkline, use_style
 from ..._util.text import counted, format_bytes, printable
 from ...procfs.limits import PIPE_PAGES, Limit, amount, finite, quantity, used_part
 from .diagnose import SEVERITY, blamed, command_of, eta_of, forecast_of, kinds_of
 from .messages import number_words
-from .render import (
-    STYLES,
-    TableColumn,
-    add_lines,
-    bar,
-    draw_stems,
-    make_grid,
-    make_table,
-    marked,
-    short_when,
-    sparkline,
-    use_style,
-)
+from .render import STYLES, draw_stems, marked, short_when
 from .top_model import TopRow, TopSnapshot
 
 

@@ -1,7 +1,7 @@
 """Runs in a traced program at its end: writes what keeps the descriptors of its largest sites open.
 
-It imports the standard library and `fd_owners` only, and reads the log with struct: numpy would cost the program more
-than the search itself.
+It imports the standard library and `fd_owners` only, and reads of the log only the entries: to load what reads the rest
+would cost the program more than the search itself.
 """
 
 from __future__ import annotations

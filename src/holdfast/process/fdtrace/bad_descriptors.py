@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import NamedTuple
-
-import numpy as np
 
 from .descriptor_lives import NO_LIFE, Event, HistoryStep, Lifetime, Lives, describe_frame, lifetimes_of, place
 from .ebadf_mistakes import IS_CLOSE, EbadfCalls
@@ -104,22 +104,24 @@ class _Finder:
         self._silently = silently
         self._trace = lives.trace
         self._events = lives.events
+        self._others: dict[tuple[int, int], Event | None] = {}  # process and number: who has it elsewhere
 
     def failed(self, since: float, until: float) -> Iterator[NumberHistory]:
         """Explains every descriptor that a call failed on, once."""
         events = self._events
-        bad = np.flatnonzero((events["action"] == BAD) & (events["t_s"] >= since) & (events["t_s"] <= until))
+        bad = [at for at in self._lives.bad if since <= events["t_s"][at] <= until]
         calls = EbadfCalls(self._lives)
         deadly = calls.deadly(bad)
         by_life: dict[tuple[int, int, int], list[int]] = {}
         latest: dict[tuple[int, int], int] = {}
-        for index in bad[calls.accuse(bad, deadly)].tolist():
-            process, fd, gen = events[index][["process", "fd", "gen"]].tolist()
+        for index in calls.accuse(bad, deadly):
+            process, fd, gen = (events[name][index] for name in ("process", "fd", "gen"))
             gen = latest[process, fd] = self._gen_meant(index, gen, latest.get((process, fd), gen))
             by_life.setdefault((process, fd, gen), []).append(index)
         by_call: dict[tuple[int, int, int], list[list[int]]] = defaultdict(list)
         for indices in by_life.values():
-            by_call[tuple(events[indices[0]][["process", "stack", "aux"]].tolist())].append(indices)
+            process, stack, call = (events[name][indices[0]] for name in ("process", "stack", "aux"))
+            by_call[process, stack, call].append(indices)
         for groups in sorted(by_call.values(), key=len, reverse=True)[:_MOST_CALLS]:
             histories = [self._explain(indices, deadly) for indices in groups[:_A_CALL]]
             histories[-1] = replace(histories[-1], count=1 + len(groups) - len(histories))
@@ -146,8 +148,7 @@ class _Finder:
         same = [at for at in indices if self._events["stack"][at] == self._events["stack"][indices[0]]]
         closes = [at for at in same if IS_CLOSE.search(lives.call(at)) and lives.names_close(lives.event(at))]
         index = [*closes, indices[0]][0]
-        event = self._events[index]
-        fd, call = int(event["fd"]), lives.call(index)
+        fd, call = self._events["fd"][index], lives.call(index)
         failed = lives.event(index)
         past = [one for one in lives.until(index) if one.at != index and one.action != BAD] if fd >= 0 else []
         by_gen = lifetimes_of(past)
@@ -164,7 +165,7 @@ class _Finder:
         found = self._judge(fd, call, failed, last, before)
         is_plain = found.kind in (DOUBLE_CLOSE, USE_AFTER_CLOSE) and not found.doubt
         shown = [one for one in past if fd < 0 or one.gen in gens[-1 if is_plain else -2 :]]
-        later = {tuple(self._events[at][["stack", "aux"]].tolist()): lives.event(at) for at in reversed(indices)}
+        later = {(self._events["stack"][at], self._events["aux"][at]): lives.event(at) for at in reversed(indices)}
         notes = {STALE_CLOSE: "closes what it did not open", STALE_DUP2: "replaces what it did not open"}
         steps = [
             lives.step(one, notes.get(found.kind, "") if one == found.culprit else "")
@@ -270,7 +271,7 @@ class _Finder:
 
     def _judge_without_close(self, failed: Event, last: Lifetime, subject: str, fd: int) -> _Verdict:
         lives = self._lives
-        process = self._trace.processes[int(self._events["process"][failed.at])]
+        process = self._trace.processes[self._events["process"][failed.at]]
         if fd < 0:
             return _Verdict(
                 USE_AFTER_CLOSE, f"{subject}: the object was closed or detached before. End its use first.", failed
@@ -278,7 +279,7 @@ class _Finder:
         if last == NO_LIFE and not lives.has_dropped(failed):
             owner = self._elsewhere(failed, fd)
             if owner:
-                there = self._trace.processes[int(self._events["process"][owner.at])].pid
+                there = self._trace.processes[self._events["process"][owner.at]].pid
                 return _Verdict(
                     NOT_INHERITED,
                     f"{subject}, which is not open in process {process.pid}: process {there} has it, from "
@@ -299,24 +300,34 @@ class _Finder:
     def _elsewhere(self, failed: Event, fd: int) -> Event | None:
         """Returns who had opened the number in another process, and had it open when this one began."""
         events = self._events
-        process = int(events["process"][failed.at])
-        start_s = self._trace.processes[process].start_s
-        others = (events["fd"] == fd) & (events["process"] != process) & (events["t_s"] <= start_s)
-        births = np.flatnonzero(others & (events["action"] == BIRTH))
-        if not len(births):
-            return None
-        closes = np.flatnonzero(
-            others & (events["action"] == CLOSE) & (events["process"] == events["process"][births[-1]])
-        )
-        return self._lives.event(int(births[-1])) if not len(closes) or closes[-1] < births[-1] else None
+        process = events["process"][failed.at]
+        if (process, fd) not in self._others:
+            start_s = self._trace.processes[process].start_s
+            # The latest open or close of the number in each process.
+            last = [
+                next(
+                    (
+                        at
+                        for at in reversed(self._lives.rows(other, fd))
+                        if events["t_s"][at] <= start_s and events["action"][at] in (BIRTH, CLOSE)
+                    ),
+                    -1,
+                )
+                for other in range(len(self._trace.processes))
+                if other != process
+            ]
+            births = [at for at in last if at >= 0 and events["action"][at] == BIRTH]
+            self._others[process, fd] = self._lives.event(max(births)) if births else None
+        return self._others[process, fd]
 
     def _closed_object(self, failed: Event) -> list[Event]:
         """Returns birth and close of the socket that a call on -1 meant: one that the line names, else the last one."""
         events, lives = self._events, self._lives
-        mine = events["process"] == events["process"][failed.at]
-        closes = np.flatnonzero(mine & (events["action"] == CLOSE) & (events["kind"] == _SOCKET))
+        mine = lives.of_process[events["process"][failed.at]]
+        before = (mine[number] for number in range(bisect_left(mine, failed.at) - 1, -1, -1))
+        closes = (at for at in before if events["action"][at] == CLOSE and events["kind"][at] == _SOCKET)
         found: list[list[Event]] = []
-        for at in closes[closes < failed.at][: -_A_CALL - 1 : -1].tolist():
+        for at in islice(closes, _A_CALL):
             close = lives.event(at)
             births = [one for one in lives.until(at) if one.action == BIRTH and one.gen == close.gen]
             if not births or lives.is_implicit(Lifetime(births[-1], close)):
@@ -425,7 +436,7 @@ def _silent(lives: Lives, before: Lifetime, life: Lifetime, after: Lifetime) -> 
     """Describes a close that took another's descriptor away while no call failed."""
     assert life.birth
     assert life.close
-    fd = int(lives.events["fd"][life.close.at])
+    fd = lives.events["fd"][life.close.at]
     birth, close = describe_frame(lives.frame(life.birth)), describe_frame(lives.frame(life.close))
     first = f", after {describe_frame(lives.frame(before.close))}" if before.close else ""
     is_certain = after.close is not None

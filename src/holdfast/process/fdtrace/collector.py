@@ -19,17 +19,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ..._util.fds import open_regular
 from ...errors import HoldfastError
 from ...procfs.descriptors import describe_all, list_fds
 from ...procfs.processes import read_stat
 from ...procfs.procfs import REAL, list_pids, read_or_none
 from . import trace_file
-from .image import NO_STACK, Frame, Image, Stack, Stacks, read_folder, read_image, read_in_folder
+from .image import EVENT, NO_STACK, Frame, Image, Stack, Stacks, read_folder, read_image, read_in_folder
 from .log_format import AT_EXIT, CLOSE, CLOSE_UNSEEN, LIVE, NATIVE, PARTIAL
 from .native_frames import MappedFile, NativeFrames, parse_maps
+from .tables import Table
 from .trace_file import SourceFrame, Trace, TracedProcess
 
 if TYPE_CHECKING:
@@ -217,7 +216,7 @@ class Collector:
             assert oldest.image is not None
             self._folded_events -= len(oldest.image.events)
             header = replace(oldest.image.header, ring_events=0)  # all events count as dropped
-            oldest.image = replace(oldest.image, header=header, events=oldest.image.events[:0].copy())
+            oldest.image = replace(oldest.image, header=header, events=Table(EVENT))
         for path in (watched.path, watched.path.with_name(f"{watched.path.name}.maps"), owners):
             with suppress(OSError):
                 path.unlink()
@@ -228,7 +227,7 @@ class Collector:
         watched.last_s = now
         if image.header.ring_head != watched.ring_head:
             watched.ring_head = image.header.ring_head
-            for stack, live in zip(image.counters["stack"].tolist(), image.counters["live"].tolist(), strict=True):
+            for stack, live in image.counters.rows("stack", "live"):
                 if watched.live.get(stack) != live:
                     watched.live[stack] = live
                     self.samples.append((now, watched.path, stack, live))
@@ -333,9 +332,8 @@ def _look_at_descriptors(watched: _Watched, image: Image) -> None:
     unknown: list[str] = []
     targets: dict[int, str] = {}
     for descriptor in describe_all(REAL, pid, numbers[:_MOST_LINKS]):
-        entry = image.entries[descriptor.fd] if descriptor.fd < len(image.entries) else None
-        if entry is not None and entry["flags"] & LIVE:
-            targets.setdefault(int(entry["stack"]), descriptor.target)
+        if descriptor.fd < len(image.entries) and image.entries["flags"][descriptor.fd] & LIVE:
+            targets.setdefault(image.entries["stack"][descriptor.fd], descriptor.target)
         elif not descriptor.target.startswith(f"{watched.path.parent}/"):  # the log of a partial trace
             unknown.append(descriptor.target)
     watched.unknown, watched.targets = unknown, targets
@@ -393,7 +391,8 @@ def assemble(
     starts: dict[int, list[int]] = defaultdict(list)  # of the images of a process: it may call exec
     for image in ordered:
         starts[image.header.pid].append(image.header.start_ns)
-    processes, events, opened, counts = [], [], [], []
+    processes = []
+    events, opened, counts = (Table(layout) for layout in (trace_file.EVENTS, trace_file.OPEN, trace_file.COUNTS))
     targets: dict[int, list[str]] = defaultdict(list)
     owners: dict[int, list[str]] = defaultdict(list)
     at_exit = collector.owners()
@@ -406,16 +405,15 @@ def assemble(
         for stack, lines in last.owners.items() if last else ():
             owners[resolve(image, stack)].extend(lines)
         processes.append(_process(image, starts, index, collector, path, unknown, seconds, last.at_ns if last else 0))
-        events.append(_renumber(image.events, number, resolve, image, trace_file.EVENTS, collector.start_ns))
+        _append(events, image.events, number, resolve, image, collector.start_ns)
         still, at_exit_only = _open_at_end(
             image, min(filter(None, (last.at_ns if last else 0, image.header.finalizing_ns)), default=0)
         )
-        fds = np.concatenate([still, at_exit_only])
-        rows = _renumber(image.entries[fds], number, resolve, image, trace_file.OPEN, collector.start_ns)
-        rows["fd"] = fds
-        rows["flags"][len(still) :] |= AT_EXIT
-        opened.append(rows)
-        counts.append(_renumber(image.counters, number, resolve, image, trace_file.COUNTS, collector.start_ns))
+        _append(opened, image.entries.take(still + at_exit_only), number, resolve, image, collector.start_ns)
+        opened["fd"].extend(still + at_exit_only)
+        for at in range(len(opened) - len(at_exit_only), len(opened)):
+            opened["flags"][at] |= AT_EXIT
+        _append(counts, image.counters, number, resolve, image, collector.start_ns)
     samples = _samples(collector, {paths[image.key]: image for image in ordered}, numbers, resolve)
     found_warnings = [*warnings, *problems, *_warnings(folder, ordered)]
     if exit_code is not None:
@@ -442,9 +440,9 @@ def assemble(
         owners=owners,
         targets={stack: sorted(set(names))[:5] for stack, names in targets.items() if stack},
         warnings=tuple(found_warnings),
-        events=_joined(events, trace_file.EVENTS),
-        open=_joined(opened, trace_file.OPEN),
-        counts=_joined(counts, trace_file.COUNTS),
+        events=events,
+        open=opened,
+        counts=counts,
         samples=samples,
         no_reuse=options.no_reuse,
         untraced=tuple((pid, command) for pid, (command, _) in untraced.items()),
@@ -475,7 +473,7 @@ def _native_frames(
 
 def _samples(
     collector: Collector, images: Mapping[Path, Image], numbers: Mapping[Path, int], resolve: _Resolver
-) -> np.ndarray:
+) -> Table:
     rows = []
     last: dict[tuple[Path, int], int] = {}
     sums: dict[tuple[int, int], int] = defaultdict(int)  # stacks that differ in their C frames only become one
@@ -486,21 +484,24 @@ def _samples(
         sums[process_stack] += live - last.get((path, stack), 0)
         last[path, stack] = live
         rows.append((t, *process_stack, sums[process_stack]))
-    return np.array(rows, trace_file.SAMPLES)
+    return Table(trace_file.SAMPLES, rows)
 
 
-def _open_at_end(image: Image, exit_ns: int) -> tuple[np.ndarray, np.ndarray]:
+def _open_at_end(image: Image, exit_ns: int) -> tuple[list[int], list[int]]:
     """Returns the numbers that are open, and those that the process closed only while it shut down."""
-    entries, events = image.entries, image.events
-    still = np.flatnonzero(entries["flags"] & LIVE)
+    entries = image.entries
+    still = [fd for fd, flags in enumerate(entries["flags"]) if flags & LIVE]
     if not exit_ns:
-        return still, still[:0]
-    closes = events[((events["action"] == CLOSE) | (events["action"] == CLOSE_UNSEEN)) & (events["t_ns"] > exit_ns)]
-    closes = closes[(closes["fd"] >= 0) & (closes["fd"] < len(entries))]
-    lives = entries[closes["fd"]]
+        return still, []
+    gens, times, flags = entries["gen"], entries["t_ns"], entries["flags"]
     # The entry of a number describes its latest lifetime.
-    mine = (lives["gen"] == closes["gen"]) & (lives["t_ns"] <= exit_ns) & ((lives["flags"] & LIVE) == 0)
-    return still, np.unique(closes["fd"][mine]).astype(np.int64)
+    closed = {
+        fd
+        for t_ns, action, fd, gen in image.events.rows("t_ns", "action", "fd", "gen")
+        if t_ns > exit_ns and action in (CLOSE, CLOSE_UNSEEN) and 0 <= fd < len(entries)
+        if gens[fd] == gen and times[fd] <= exit_ns and not flags[fd] & LIVE
+    }
+    return still, sorted(closed)
 
 
 class _Resolver:
@@ -522,24 +523,19 @@ class _Resolver:
         return self._known[key]
 
 
-def _renumber(
-    rows: np.ndarray, process: int, resolve: _Resolver, image: Image, dtype: np.dtype, start_ns: int
-) -> np.ndarray:
-    made = np.zeros(len(rows), dtype)
-    for name in set(dtype.names or ()) & set(rows.dtype.names or ()) - {"stack"}:
-        made[name] = rows[name]
-    made["process"] = process
-    unique, inverse = np.unique(rows["stack"], return_inverse=True)
-    made["stack"] = (
-        np.array([resolve(image, stack) for stack in unique.tolist()], np.uint32)[inverse] if len(rows) else 0
-    )
-    if "t_s" in (dtype.names or ()):
-        made["t_s"] = (rows["t_ns"].astype(np.int64) - start_ns) / 1e9
-    return made
-
-
-def _joined(parts: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    return np.concatenate(parts) if parts else np.zeros(0, dtype)
+def _append(made: Table, rows: Table, process: int, resolve: _Resolver, image: Image, start_ns: int) -> None:
+    """Appends the rows of an image to a table of the recording, with its numbers of processes and stacks."""
+    for name, code in made.layout.items():
+        if name == "process":
+            made[name].extend([process] * len(rows))
+        elif name == "t_s":
+            made[name].extend((t_ns - start_ns) / 1e9 for t_ns in rows["t_ns"])
+        elif name == "stack":
+            numbers = {stack: resolve(image, stack) for stack in dict.fromkeys(rows[name])}
+            made[name].extend(map(numbers.__getitem__, rows[name]))
+        elif name in rows.layout:
+            is_wide = code != rows.layout[name]
+            made[name].extend((value & 255 for value in rows[name]) if is_wide else rows[name])
 
 
 def _process(
@@ -562,7 +558,7 @@ def _process(
     elif collector.is_running(path, image):
         ended = "running"
     else:
-        last_event = seconds(int(image.events["t_ns"].max())) if len(image.events) else seconds(header.start_ns)
+        last_event = seconds(max(image.events["t_ns"])) if len(image.events) else seconds(header.start_ns)
         end_s = max(last_event, collector.last_seen(path) or 0.0)
     version = header.python
     return TracedProcess(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from array import array
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
-
-import numpy as np
 
 from .log_format import BAD, BIRTH, BIRTH_UNSEEN, CLOSE, CLOSE_UNSEEN, FOUND, KINDS
 from .sites import is_library, is_own, user_frame
@@ -67,9 +69,7 @@ class Lives:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.events = trace.events
-        # Events of one number stand together, in the order in which they were recorded.
-        self._order = np.lexsort((self.events["fd"], self.events["process"]))
-        self._keys = _number_keys(self.events["process"][self._order], self.events["fd"][self._order])
+        self._numbers: dict[int, Mapping[int, Sequence[int]]] = {}
         self._acting: dict[int, list[SourceFrame]] = {}
 
     # -- events
@@ -79,37 +79,60 @@ class Lives:
 
         A forked process goes on with what its parent had.
         """
-        process = int(self.events["process"][index])
-        fd = int(self.events["fd"][index]) if fd is None else fd
+        process = self.events["process"][index]
+        fd = self.events["fd"][index] if fd is None else fd
         found: list[list[Event]] = []
         main_thread = self.trace.processes[process].pid
-        until = float(self.events["t_s"][index])
+        times, tids = self.events["t_s"], self.events["tid"]
+        until = times[index]
         at: int | None = process
         for _ in range(len(self.trace.processes)):
             if at is None or not 0 <= at < len(self.trace.processes):
                 break
-            rows = self._rows(at, fd)
-            rows = rows[rows <= index] if at == process else rows[self.events["t_s"][rows] <= until]
-            rows = rows[-_MOST_EVENTS:]
+            rows = self.rows(at, fd)
+            end = bisect_right(rows, index) if at == process else bisect_right(rows, until, key=times.__getitem__)
             # The thread that forked is the main thread of the child.
-            threads = self.events["tid"][rows].tolist() if at == process else [main_thread] * len(rows)
-            found.append([self.event(row, thread) for row, thread in zip(rows.tolist(), threads, strict=True)])
+            found.append(
+                [
+                    self.event(row, tids[row] if at == process else main_thread)
+                    for row in rows[max(0, end - _MOST_EVENTS) : end]
+                ]
+            )
             until = self.trace.processes[at].start_s
             at = self.trace.processes[at].parent
         return [event for part in reversed(found) for event in part]
 
-    def _rows(self, process: int, fd: int) -> np.ndarray:
-        key = process << 32 | fd & 0xFFFFFFFF
-        first, last = np.searchsorted(self._keys, key), np.searchsorted(self._keys, key, side="right")
-        return self._order[first:last]
+    @cached_property
+    def of_process(self) -> list[array[int]]:
+        """The events of each process, in the order in which they were recorded."""
+        found = [array("I") for _ in self.trace.processes]
+        for at, process in enumerate(self.events["process"]):
+            found[process].append(at)
+        return found
+
+    def rows(self, process: int, fd: int) -> Sequence[int]:
+        """Returns the events of one number of a process."""
+        if process not in self._numbers:
+            by_fd: dict[int, list[int]] = defaultdict(list)
+            numbers = self.events["fd"]
+            for at in self.of_process[process]:
+                by_fd[numbers[at]].append(at)
+            self._numbers[process] = by_fd
+        return self._numbers[process].get(fd, ())
+
+    @cached_property
+    def bad(self) -> list[int]:
+        """The calls that failed with EBADF."""
+        return [at for at, action in enumerate(self.events["action"]) if action == BAD]
 
     def event(self, index: int, thread: int | None = None) -> Event:
-        row = self.events[index]
-        return Event(index, int(row["tid"]) if thread is None else thread, int(row["gen"]), int(row["action"]))
+        events = self.events
+        thread = events["tid"][index] if thread is None else thread
+        return Event(index, thread, events["gen"][index], events["action"][index])
 
     def has_dropped(self, event: Event) -> bool:
         """Returns whether the ring of the process, or of one that it was forked from, has lost events."""
-        at: int | None = int(self.events["process"][event.at])
+        at: int | None = self.events["process"][event.at]
         for _ in range(len(self.trace.processes)):
             if at is None or not 0 <= at < len(self.trace.processes):
                 break
@@ -119,20 +142,20 @@ class Lives:
         return False
 
     def call(self, index: int) -> str:
-        number = int(self.events["aux"][index])
+        number = self.events["aux"][index]
         name = self.trace.calls[number] if 0 <= number < len(self.trace.calls) else "a call"
         return {"fxstat": "fstat"}.get(short := name.strip("_").removesuffix("_chk").removesuffix("64"), short)
 
     def step(self, event: Event, note: str = "") -> HistoryStep:
-        row = self.events[event.at]
+        events = self.events
         what = f"EBADF in {self.call(event.at)}" if event.action == BAD else _WHAT.get(event.action, "seen")
         return HistoryStep(
-            float(row["t_s"]),
-            self.trace.processes[int(row["process"])].pid,
-            int(row["tid"]),
+            events["t_s"][event.at],
+            self.trace.processes[events["process"][event.at]].pid,
+            events["tid"][event.at],
             what,
             self.frame(event),
-            int(row["stack"]),
+            events["stack"][event.at],
             event.gen,
             note,
         )
@@ -145,7 +168,7 @@ class Lives:
         A finalizer, and the garbage collector in holdfast's own look at a program's end, run inside whatever code is
         running: the frames outside of it did not call it.
         """
-        stack = int(self.events["stack"][event.at])
+        stack = self.events["stack"][event.at]
         if stack not in self._acting:
             found: list[SourceFrame] = []
             for frame in self.trace.frames_of(stack):
@@ -163,18 +186,17 @@ class Lives:
         if acting:
             frame = user_frame(acting)
             return acting[-1] if is_library(frame.file) and acting[-1].function.endswith("__del__") else frame
-        if self.trace.frames_of(int(self.events["stack"][event.at])):
+        if self.trace.frames_of(self.events["stack"][event.at]):
             return _COLLECTOR
         return _SHUTDOWN if self.is_at_exit(event) else user_frame(())
 
     def is_own(self, event: Event) -> bool:
-        return not self.acting(event) and bool(self.trace.frames_of(int(self.events["stack"][event.at])))
+        return not self.acting(event) and bool(self.trace.frames_of(self.events["stack"][event.at]))
 
     def is_at_exit(self, event: Event) -> bool:
         """Returns whether the interpreter was shutting down."""
-        row = self.events[event.at]
-        finalizing_s = self.trace.processes[int(row["process"])].finalizing_s
-        return finalizing_s is not None and bool(row["t_s"] >= finalizing_s)
+        finalizing_s = self.trace.processes[self.events["process"][event.at]].finalizing_s
+        return finalizing_s is not None and self.events["t_s"][event.at] >= finalizing_s
 
     def is_implicit(self, life: Lifetime) -> bool:
         """Returns whether the object that owned the descriptor was dropped, which closed it: no line asked for it."""
@@ -209,8 +231,8 @@ class Lives:
         """Returns whether a dup2 ended a life and began the next one."""
         if not birth or not close:
             return False
-        one, two = self.events[birth.at], self.events[close.at]
-        return bool(one["kind"] == _DUP and one["stack"] == two["stack"] and one["tid"] == two["tid"])
+        is_same = all(self.events[name][birth.at] == self.events[name][close.at] for name in ("stack", "tid"))
+        return is_same and self.events["kind"][birth.at] == _DUP
 
     def scope(self, event: Event) -> tuple[str, str]:
         """Returns the file and the class of the line, or its function outside of a class: what may own a number."""
@@ -240,7 +262,7 @@ class Lives:
         """Returns whether nobody else can have known the number: holdfast's own, or of an import or a traceback."""
         if birth is None:
             return False
-        for frame in self.trace.frames_of(int(self.events["stack"][birth.at])):
+        for frame in self.trace.frames_of(self.events["stack"][birth.at]):
             is_traceback = frame.function.endswith("invoke_excepthook") and frame.file.endswith("/threading.py")
             if is_traceback or is_own(frame.file) or _PRIVATE.search(frame.file):
                 return True
@@ -252,11 +274,6 @@ class Lives:
 def _scope(frame: SourceFrame) -> tuple[str, str]:
     name = frame.function.rsplit(".<locals>.", 1)[-1]
     return frame.file, name.rsplit(".", 1)[0] if "." in name else name
-
-
-def _number_keys(process: np.ndarray, fd: np.ndarray) -> np.ndarray:
-    keys: np.ndarray = process.astype(np.int64) << 32 | fd.astype(np.int64) & 0xFFFFFFFF
-    return keys
 
 
 def lifetimes_of(events: Sequence[Event]) -> dict[int, Lifetime]:

@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-
-import numpy as np
+from itertools import groupby, pairwise
 
 from .descriptor_lives import Lives
-from .log_format import BAD, CLOSE
+from .log_format import CLOSE
 from .trace_file import SourceFrame
 
 IS_CLOSE = re.compile(r"close|closefrom|close_range")
@@ -38,30 +37,29 @@ class EbadfCalls:
         self._trace = lives.trace
         self._events = lives.events
 
-    def deadly(self, bad: np.ndarray) -> int:
+    def deadly(self, bad: Sequence[int]) -> int:
         """Returns the last failed call of the program's main thread if the program failed, else -1."""
         if not self._trace.exit_code or not self._trace.processes:
             return -1
         pid = self._trace.processes[0].pid
         mine = [
-            index
-            for index in bad.tolist()
-            if self._events["tid"][index] == pid and self._lives.acting(self._lives.event(index))
+            index for index in bad if self._events["tid"][index] == pid and self._lives.acting(self._lives.event(index))
         ]
         return mine[-1] if mine else -1
 
-    def accuse(self, bad: np.ndarray, deadly: int) -> np.ndarray:
-        """Returns for each failed call whether it is a mistake of Python code."""
+    def accuse(self, bad: Sequence[int], deadly: int) -> list[int]:
+        """Returns the failed calls that are a mistake of Python code."""
+        events = self._events
         loops = self._closing_loops() | self._sweeps(bad)
         known: dict[tuple[int, int, bool], bool] = {}
-        found = np.zeros(len(bad), bool)
-        for at, index in enumerate(bad.tolist()):
-            row = self._events[index]
-            key = int(row["stack"]), int(row["aux"]), bool(row["fd"] < 0)
+        found = []
+        for index in bad:
+            key = events["stack"][index], events["aux"][index], events["fd"][index] < 0
             if key not in known:
                 known[key] = self._is_mistake(index)
-            is_python = bool(self._trace.processes[int(row["process"])].python)
-            found[at] = is_python and index not in loops and (known[key] or index == deadly)
+            is_python = bool(self._trace.processes[events["process"][index]].python)
+            if is_python and index not in loops and (known[key] or index == deadly):
+                found.append(index)
         return found
 
     def _is_mistake(self, index: int) -> bool:
@@ -70,7 +68,7 @@ class EbadfCalls:
         if self._lives.is_own(event):
             return False
         if not acting:  # C code and the interpreter ask whether a number is open
-            return call not in _ASKS and bool(self._events["fd"][index] >= 0)
+            return call not in _ASKS and self._events["fd"][index] >= 0
         if self._events["fd"][index] < 0:
             return bool(_OF_SOCKETS.match(call)) and not _is_tolerant(acting)
         return not self._only_asks(call, acting[0].text) and not _is_tolerant(acting)
@@ -80,41 +78,40 @@ class EbadfCalls:
         """Returns whether a line only asks whether a number is open, which is no mistake if the program goes on."""
         return (call == "fstat" and bool(line) and not _OPENS.search(line)) or (call == "fcntl" and "F_GETFL" in line)
 
-    def _sweeps(self, bad: np.ndarray) -> set[int]:
+    def _sweeps(self, bad: Sequence[int]) -> set[int]:
         """Returns the calls of lines that close or ask for many numbers that were never open, in any order."""
         events = self._events
         calls: dict[tuple[int, int], list[int]] = defaultdict(list)
-        for index in bad.tolist():
+        for index in bad:
             if IS_CLOSE.search(self._lives.call(index)) or self._lives.call(index) in _ASKS:
-                calls[int(events["process"][index]), int(events["stack"][index])].append(index)
+                calls[events["process"][index], events["stack"][index]].append(index)
         found: set[int] = set()
         for indices in calls.values():
-            never = events["fd"][indices][events["gen"][indices] == 0]
-            if len(np.unique(never[never >= 0])) >= _LEAST_LOOP:
+            never = {events["fd"][index] for index in indices if not events["gen"][index]}
+            if sum(fd >= 0 for fd in never) >= _LEAST_LOOP:
                 found.update(indices)
         return found
 
     def _closing_loops(self) -> set[int]:
         """Returns the closes of loops over numbers of which some were never open: they forget nothing."""
         events = self._events
-        is_close = np.array([bool(IS_CLOSE.search(name)) for name in self._trace.calls] or [False])
-        calls = np.clip(events["aux"], 0, len(is_close) - 1)
-        rows = np.flatnonzero((events["action"] == CLOSE) | ((events["action"] == BAD) & is_close[calls]))
-        if not len(rows):
+        closes = {at for at in self._lives.bad if IS_CLOSE.search(self._lives.call(at))}
+        never = {at for at in closes if not events["gen"][at]}
+        loops: dict[tuple[int, int, int], list[int]] = {  # what each line did in each thread
+            (events["process"][at], events["tid"][at], events["stack"][at]): [] for at in never
+        }
+        if not loops:
             return set()
-        rows = rows[np.lexsort((rows, events["stack"][rows], events["tid"][rows], events["process"][rows]))]
-        fd = events["fd"][rows].astype(np.int64)
-        same = np.ones(len(rows) - 1, bool)
-        for name in ("process", "tid", "stack"):
-            same &= events[name][rows[1:]] == events[name][rows[:-1]]
-        step = np.where(same & (np.abs(np.diff(fd)) == 1), np.diff(fd), 0)
-        # A run of equal steps that are not 0 is a loop.
-        cuts = np.flatnonzero(np.diff(step)) + 1
+        for at, (action, *line) in enumerate(events.rows("action", "process", "tid", "stack")):
+            if (action == CLOSE or at in closes) and (key := (line[0], line[1], line[2])) in loops:
+                loops[key].append(at)
         found: set[int] = set()
-        for first, last in zip([0, *cuts.tolist()], [*cuts.tolist(), len(step)], strict=True):
-            loop = rows[first : last + 1]
-            if last > first and step[first] and len(loop) >= _LEAST_LOOP:
-                never = (events["action"][loop] == BAD) & (events["gen"][loop] == 0)
-                if never.any():
-                    found.update(loop.tolist())
+        for rows in loops.values():
+            first = 0
+            for step, run in groupby(events["fd"][after] - events["fd"][at] for at, after in pairwise(rows)):
+                last = first + len(list(run))
+                loop = rows[first : last + 1]
+                if abs(step) == 1 and len(loop) >= _LEAST_LOOP and not never.isdisjoint(loop):
+                    found.update(loop)
+                first = last
         return found

@@ -14,8 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..._util.atomic import write_atomically
 from ..._util.offline_html import assemble, common_part
 from ..._util.text import counted, printable
@@ -167,8 +165,8 @@ class PageData:
             for site in sites[:_MOST_IN_CHART]
         ]
         if len(sites) > _MOST_IN_CHART:
-            rest = np.sum([site.series for site in sites[_MOST_IN_CHART:]], axis=0)
-            found.append({"name": counted(len(sites) - _MOST_IN_CHART, "other site"), "series": rest.tolist()})
+            rest = [sum(live) for live in zip(*(site.series for site in sites[_MOST_IN_CHART:]), strict=True)]
+            found.append({"name": counted(len(sites) - _MOST_IN_CHART, "other site"), "series": rest})
         return found
 
     def _site(self, site: Site) -> dict[str, Any]:

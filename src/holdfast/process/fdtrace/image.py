@@ -9,55 +9,49 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from ..._util.fds import open_regular
 from ...errors import CorruptError
+from .tables import Table, row_bytes
 
-EVENT = np.dtype(
-    [
-        ("t_ns", "<u8"),
-        ("tid", "<u4"),
-        ("fd", "<i4"),
-        ("stack", "<u4"),
-        ("action", "u1"),
-        ("kind", "u1"),
-        ("error", "<u2"),
-        ("aux", "<i4"),
-        ("gen", "<u4"),
-    ]
-)
-ENTRY = np.dtype(
-    [
-        ("t_ns", "<u8"),
-        ("stack", "<u4"),
-        ("gen", "<u4"),
-        ("tid", "<u4"),
-        ("kind", "<u2"),
-        ("flags", "<u2"),
-        ("aux", "<i4"),
-        ("closed_by", "<u4"),
-    ]
-)
-COUNTER = np.dtype(
-    [
-        ("stack", "<u4"),
-        ("kind", "<u2"),
-        ("reserved", "<u2"),
-        ("born", "<u4"),
-        ("closed", "<u4"),
-        ("live", "<i4"),
-        ("peak", "<u4"),
-        ("inherited_closed", "<u4"),
-        ("foreign_closed", "<u4"),
-    ]
-)
+EVENT = {
+    "t_ns": "Q",
+    "tid": "I",
+    "fd": "i",
+    "stack": "I",
+    "action": "B",
+    "kind": "B",
+    "error": "H",
+    "aux": "i",
+    "gen": "I",
+}
+ENTRY = {
+    "t_ns": "Q",
+    "stack": "I",
+    "gen": "I",
+    "tid": "I",
+    "kind": "H",
+    "flags": "H",
+    "aux": "i",
+    "closed_by": "I",
+}
+COUNTER = {
+    "stack": "I",
+    "kind": "H",
+    "reserved": "H",
+    "born": "I",
+    "closed": "I",
+    "live": "i",
+    "peak": "I",
+    "inherited_closed": "I",
+    "foreign_closed": "I",
+}
 
 _HEADER = struct.Struct("<8sIIIIQQQIIIIQQQQQIIQIIIiiIQQIIIIIIIIIIQQII1792s256s1536sQ")
 # The order of struct hf_header.
@@ -68,11 +62,24 @@ live peak stopped finalizing_ns end_ns end_kind lost_stacks lost_children reentr
 birth_unseen short_stacks hook_ns hooks python_stacks stop_requested calls exe command pid_namespace
 """.split()  # noqa: SIM905
 _COUNTS = [*_FIELDS[_FIELDS.index("lost_stacks") : _FIELDS.index("hook_ns")], "hook_ns", "hooks"]
-_CODE = struct.Struct("<IHBBIIII")
-_STACK = struct.Struct("<IHHHHI")
+CODE = struct.Struct("<IHBBIIII")
+STACK = struct.Struct("<IHHHHI")
 _MOST_ROWS = 1 << 20  # of an array, whatever a header says
 _MOST_RECORD_BYTES = 48 << 20
 _WIDTHS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
+
+
+def field_offset(name: str) -> int:
+    """Returns where a field of the header is."""
+    types = re.findall(r"\d*[a-zA-Z]", _HEADER.format)
+    return struct.calcsize(f"<{''.join(types[: _FIELDS.index(name)])}")
+
+
+def pack_header(fields: Mapping[str, int | bytes]) -> bytes:
+    """Makes a header. Fields that are not given are 0."""
+    types = re.findall(r"\d*[a-zA-Z]", _HEADER.format)
+    values = (fields.get(name, b"" if "s" in code else 0) for name, code in zip(_FIELDS, types, strict=True))
+    return _HEADER.pack(*values)
 
 
 class Frame(NamedTuple):
@@ -128,9 +135,9 @@ class Image:
     """The log of one process image, read into memory."""
 
     header: Header
-    events: np.ndarray  # EVENT, oldest first
-    entries: np.ndarray  # ENTRY, indexed by descriptor
-    counters: np.ndarray  # COUNTER
+    events: Table  # EVENT, oldest first
+    entries: Table  # ENTRY, indexed by descriptor
+    counters: Table  # COUNTER
     records: bytes
     _codes: dict[int, tuple[str, str, list[tuple[int, int]], int] | None] = field(default_factory=dict)
 
@@ -181,21 +188,26 @@ def read_image(path: str | os.PathLike[str], *, only_counts: bool = False) -> Im
                 os.fspath(path), None, None, f"expected a log of version 1, got {raw['magic']!r} {raw['version']}"
             )
         ring_head = raw["ring_head"]
-        ring = _array(fd, raw["ring_at"], 0 if only_counts else min(ring_head, raw["ring_events"]), EVENT)
-        if ring_head > raw["ring_events"] and len(ring):
-            ring = np.roll(ring, -(ring_head % len(ring)))
-        entries = _array(fd, raw["entries_at"], min(raw["fds_end"], raw["max_fds"]), ENTRY)
-        most = max(0, raw["records_at"] - raw["counters_at"]) // COUNTER.itemsize
-        counters = _array(fd, raw["counters_at"], min(raw["counter_end"] - raw["counter_base"], most), COUNTER)
+        ring = _rows(fd, raw["ring_at"], 0 if only_counts else min(ring_head, raw["ring_events"]), EVENT)
+        if ring_head > raw["ring_events"] and ring:
+            oldest = ring_head * row_bytes(EVENT) % len(ring)
+            ring = ring[oldest:] + ring[:oldest]
+        entries = _rows(fd, raw["entries_at"], min(raw["fds_end"], raw["max_fds"]), ENTRY)
+        most = max(0, raw["records_at"] - raw["counters_at"]) // row_bytes(COUNTER)
+        counters = _rows(fd, raw["counters_at"], min(raw["counter_end"] - raw["counter_base"], most), COUNTER)
         units = 0 if only_counts else max(0, raw["record_end"] - raw["record_base"])
         records = _pread(fd, min(8 * units, _MOST_RECORD_BYTES), raw["records_at"])
     finally:
         os.close(fd)
+    events, counts = Table.unpack(EVENT, ring), Table.unpack(COUNTER, counters)
+    if 0 in events["t_ns"]:  # not written yet
+        events = events.take([at for at, t_ns in enumerate(events["t_ns"]) if t_ns])
+    used = [at for at, (born, closed) in enumerate(counts.rows("born", "inherited_closed")) if born or closed]
     return Image(
         _header(raw),
-        ring[ring["t_ns"] > 0],
-        entries,
-        counters[counters["born"] + counters["inherited_closed"] > 0],
+        events,
+        Table.unpack(ENTRY, entries),
+        counts if len(used) == len(counts) else counts.take(used),
         records,
     )
 
@@ -206,9 +218,11 @@ def _pread(fd: int, length: int, at: int) -> bytes:
     return os.pread(fd, length, at) if length > 0 and at < 1 << 62 else b""
 
 
-def _array(fd: int, at: int, count: int, dtype: np.dtype) -> np.ndarray:
-    data = _pread(fd, min(count, _MOST_ROWS) * dtype.itemsize, at)
-    return np.frombuffer(data, dtype, len(data) // dtype.itemsize)
+def _rows(fd: int, at: int, count: int, layout: Mapping[str, str]) -> bytes:
+    """Reads packed rows, without one that the end of the file cuts."""
+    size = row_bytes(layout)
+    data = _pread(fd, min(count, _MOST_ROWS) * size, at)
+    return data[: len(data) // size * size]
 
 
 @functools.lru_cache(maxsize=8)
@@ -285,10 +299,10 @@ class Stacks:
     def _read(self, image: Image, stack: int) -> Stack:
         at = 8 * (stack - image.header.record_base)
         records = image.records
-        if at < 0 or at + _STACK.size > len(records):
+        if at < 0 or at + STACK.size > len(records):
             return NO_STACK
-        _, kind, frames, native, flags, _ = _STACK.unpack_from(records, at)
-        at += _STACK.size
+        _, kind, frames, native, flags, _ = STACK.unpack_from(records, at)
+        at += STACK.size
         if kind != 2 or at + 8 * (frames + native) > len(records):
             return NO_STACK
         pairs = struct.unpack_from(f"<{2 * frames}I", records, at)
@@ -311,10 +325,10 @@ class Stacks:
 
 def _read_code(records: bytes, at: int) -> tuple[str, str, list[tuple[int, int]], int] | None:
     """Returns the file, the function, (end of a range of instructions, its line) in order, and the first line."""
-    if at < 0 or at + _CODE.size > len(records):
+    if at < 0 or at + CODE.size > len(records):
         return None
-    _, kind, file_width, name_width, first, file_bytes, name_bytes, table_bytes = _CODE.unpack_from(records, at)
-    at += _CODE.size
+    _, kind, file_width, name_width, first, file_bytes, name_bytes, table_bytes = CODE.unpack_from(records, at)
+    at += CODE.size
     if kind != 1 or at + file_bytes + name_bytes + table_bytes > len(records):
         return None
     file = records[at : at + file_bytes].decode(_WIDTHS.get(file_width, "latin-1"), "replace")

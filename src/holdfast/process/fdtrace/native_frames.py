@@ -10,13 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from ..._util.fds import open_regular
 
-_SYMBOL = np.dtype(
-    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
-)
+_SYMBOL = struct.Struct("<IBBHQQ")
 _PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
 _SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
 _LOAD = 1
@@ -59,24 +55,24 @@ class Symbols:
     """The functions of an ELF file by address, and where the parts of the file are loaded."""
 
     loads: Sequence[tuple[int, int, int]]  # offset in the file, bytes, address
-    starts: np.ndarray
-    sizes: np.ndarray
+    starts: Sequence[int]
+    sizes: Sequence[int]
     names: Sequence[str]
 
     def name(self, offset: int) -> str:
         """Returns `function+0x1f` for an offset in the file, "" if no function is known there."""
         address = next((offset - at + to for at, size, to in self.loads if at <= offset < at + size), None)
-        if address is None or not len(self.starts):
+        if address is None or not self.starts:
             return ""
-        number = int(np.searchsorted(self.starts, address, "right")) - 1
+        number = bisect.bisect_right(self.starts, address) - 1
         if number < 0:
             return ""
-        into = address - int(self.starts[number])
-        size = int(self.sizes[number])
+        into = address - self.starts[number]
+        size = self.sizes[number]
         return f"{self.names[number]}+{into:#x}" if not size or into < size else ""
 
 
-NO_SYMBOLS = Symbols((), np.zeros(0, np.uint64), np.zeros(0, np.uint64), ())
+NO_SYMBOLS = Symbols((), (), (), ())
 
 
 def read_symbols(path: str) -> Symbols:
@@ -108,20 +104,16 @@ def _parse_elf(data: mmap.mmap | bytes) -> Symbols:
     for _, kind, _, _, at, size, link, _, _, _ in headers:
         if kind not in _TABLES or link >= len(headers):
             continue
-        rows = np.frombuffer(data[at : at + size // _SYMBOL.itemsize * _SYMBOL.itemsize], _SYMBOL)
-        rows = rows[np.isin(rows["info"] & 15, _FUNCTIONS) & (rows["section"] > 0) & (rows["value"] > 0)]
         strings = headers[link][4]
-        for row in rows.tolist():
-            name_at = strings + row[0]
-            end = data.find(b"\0", name_at, name_at + _MOST_NAME)
-            found.setdefault(row[4], (row[5], data[name_at : max(end, name_at)].decode(errors="replace")))
+        for name, info, _, section, value, length in _SYMBOL.iter_unpack(
+            data[at : at + size // _SYMBOL.size * _SYMBOL.size]
+        ):
+            if info & 15 in _FUNCTIONS and section and value and value not in found:
+                name_at = strings + name
+                end = data.find(b"\0", name_at, name_at + _MOST_NAME)
+                found[value] = (length, data[name_at : max(end, name_at)].decode(errors="replace"))
     order = sorted(found)
-    return Symbols(
-        loads,
-        np.array(order, np.uint64),
-        np.array([found[start][0] for start in order], np.uint64),
-        [found[start][1] for start in order],
-    )
+    return Symbols(loads, order, [found[start][0] for start in order], [found[start][1] for start in order])
 
 
 class NativeFrames:

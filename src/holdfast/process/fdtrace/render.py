@@ -1,27 +1,25 @@
-"""Renders a recording: as JSON, whose keys are stable, as folded stacks, and as a page."""
+"""Renders a recording as a page for a terminal."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ..._util.terminal import TableColumn, make_table, sparkline
 from ..._util.text import counted, printable, span_words
 from ..doctor.messages import number_words
-from ..doctor.render import TableColumn, make_table, sparkline
 from .bad_descriptors import NumberHistory, find_histories
 from .compare import GONE, GREW, NEW, SAME, SHRANK, SiteChange
 from .descriptor_lives import HistoryStep, describe_frame
 from .sites import Site, Statistics, is_library, short
 from .trace_file import SourceFrame, Trace
 
-WEIGHTS = ("live", "born", "growth")
 _PAGE = 140  # longer lines are hard to read
 _PIPE = 1_000  # no terminal is as wide: nothing is cut or wrapped
 _WIDE = 104
@@ -73,147 +71,6 @@ class Findings:
         return [site for site in self.statistics.sites if site.growth > 0 and site.per_minute > per_minute]
 
 
-# ---- JSON
-
-
-def report_as_dict(found: Findings, file: str, top: int | None = None) -> dict[str, Any]:
-    """Returns the document of --json."""
-    trace, statistics = found.trace, found.statistics
-    return {
-        "file": file,
-        "command": trace.command,
-        "started": trace.started,
-        "duration_s": round(trace.duration_s, 3),
-        "since_s": round(statistics.since, 3),
-        "until_s": round(statistics.until, 3),
-        "mode": "partial" if trace.is_partial else "full",
-        "exit_code": trace.exit_code,
-        "verdict": found.verdict(),
-        "problem": found.problem,
-        "bad": [_history_as_dict(trace, one) for one in found.histories],
-        "coverage": round(statistics.coverage, 4),
-        "untraced": [{"pid": pid, "command": command} for pid, command in trace.untraced],
-        "dropped_events": statistics.dropped_events,
-        "warnings": list(trace.warnings),
-        "sites": [site_as_dict(statistics, site) for site in statistics.sites[:top]],
-        "failed": [
-            {**_frame_as_dict(one.frame), "call": one.call, "error": one.error, "count": one.count}
-            for one in statistics.failed
-        ],
-        "unknown": [{"target": one.target, "count": one.count} for one in statistics.unknown],
-        "processes": [
-            {
-                "pid": process.pid,
-                "parent": None if process.parent is None else trace.processes[process.parent].pid,
-                "command": process.command,
-                "python": process.python,
-                "start_s": round(process.start_s, 3),
-                "end_s": None if process.end_s is None else round(process.end_s, 3),
-                "ended": process.ended,
-                "live": process.live,
-                "peak": process.peak,
-                "dropped_events": process.dropped_events,
-            }
-            for process in trace.processes
-        ],
-    }
-
-
-def _frame_as_dict(frame: SourceFrame) -> dict[str, Any]:
-    return {"file": frame.file, "line": frame.line, "function": frame.function, "text": frame.text}
-
-
-def site_as_dict(statistics: Statistics, site: Site) -> dict[str, Any]:
-    return {
-        **_frame_as_dict(site.frame),
-        "live": site.live,
-        "born": site.born,
-        "closed": site.closed,
-        "peak": site.peak,
-        "growth": round(site.growth, 3),
-        "growth_per_minute": round(site.per_minute, 3),
-        "oldest_s": round(site.oldest_s, 3),
-        "kinds": dict(site.kinds),
-        "pids": list(site.processes),
-        "inherited": site.inherited,
-        "inherited_by": statistics.inheritors(site),
-        "closed_by_another_thread": site.closed_elsewhere,
-        "lifetime_p50_s": _rounded(site.lifetime_p50_s),
-        "lifetime_p99_s": _rounded(site.lifetime_p99_s),
-        "closed_at": dict(site.closers),
-        "owners": list(site.owners),
-        "targets": list(site.targets),
-        "via": [_place(frame) for frame in statistics.path_of(site)],
-    }
-
-
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 6)
-
-
-def _history_as_dict(trace: Trace, history: NumberHistory) -> dict[str, Any]:
-    return {
-        "kind": history.kind,
-        "fd": history.fd,
-        "call": history.call,
-        "count": history.count,
-        "sentence": history.sentence,
-        "doubt": history.doubt,
-        "deadly": history.is_deadly,
-        "culprit": _frame_as_dict(history.culprit),
-        "victim": _frame_as_dict(history.victim),
-        "steps": [
-            {
-                "t_s": round(step.t_s, 6),
-                "pid": step.pid,
-                "tid": step.tid,
-                "what": step.what,
-                "note": step.note,
-                **_frame_as_dict(step.frame),
-                "stack": [f"{_place(frame)} {frame.function}" for frame in trace.frames_of(step.stack)],
-            }
-            for step in history.steps
-        ],
-    }
-
-
-def changes_as_dict(changes: Iterable[SiteChange], before: str, after: str) -> dict[str, Any]:
-    """Returns the document of --diff."""
-    return {
-        "before": before,
-        "after": after,
-        "sites": [
-            {
-                "change": one.change,
-                **_frame_as_dict(one.frame),
-                "live_before": one.live_before,
-                "live_after": one.live_after,
-                "growth_per_minute_before": round(one.per_minute_before, 3),
-                "growth_per_minute_after": round(one.per_minute_after, 3),
-            }
-            for one in changes
-        ],
-    }
-
-
-# ---- folded stacks
-
-
-def folded_stacks(statistics: Statistics, weight: str) -> Iterator[str]:
-    """Yields `outermost;…;innermost N` for each stack, as flamegraph.pl and speedscope read them."""
-    found: Counter[str] = Counter()
-    for stack, value in statistics.weights(weight).items():
-        frames = [_folded_frame(frame) for frame in reversed(statistics.trace.frames_of(stack))]
-        found[";".join(frames) or "(no Python frame)"] += max(1, round(value))
-    for line, value in found.most_common():
-        yield f"{line} {value}"
-
-
-def _folded_frame(frame: SourceFrame) -> str:
-    name = f"{frame.function} ({library_path(frame.file)}:{frame.line})" if frame.line else frame.file
-    return " ".join(printable(name).replace(";", ":").split())
-
-
 # ---- words
 
 
@@ -225,7 +82,7 @@ def library_path(file: str) -> str:
     return short(file)
 
 
-def _place(frame: SourceFrame) -> str:
+def place_words(frame: SourceFrame) -> str:
     return f"{library_path(frame.file)}:{frame.line}" if frame.line else library_path(frame.file)
 
 
@@ -252,7 +109,7 @@ def growth_words(per_minute: float) -> str:
 
 def path_words(frames: Sequence[SourceFrame], most: int = 4) -> str:
     """`torch/…/dataloader.py:493 → … 3 more … → multiprocessing/connection.py:533`, in the order of the calls."""
-    places = [_place(frame) for frame in frames]
+    places = [place_words(frame) for frame in frames]
     if len(places) > most:
         places = [*places[: most - 1], f"… {len(places) - most} more …", places[-1]]
     return " → ".join(places)
@@ -352,9 +209,9 @@ class ReportPage:
         processes = _processes(len(trace.processes))
         grid.add_row("recorded", f"{time_words(trace.duration_s)}{window}, {processes}{ended}")
         total = statistics.live
-        peak = int(total.max())
+        peak = max(total)
         drawn = sparkline(total.tolist(), 40 if width >= _WIDE else 24) if peak else ""
-        grid.add_row("open", f"{int(total[-1]):,} at the end, {peak:,} at most  {drawn}".rstrip())
+        grid.add_row("open", f"{total[-1]:,} at the end, {peak:,} at most  {drawn}".rstrip())
         grid.add_row("mode", self._mode())
         for warning in trace.warnings:
             grid.add_row("warning", Text(printable(warning), "yellow"))
@@ -437,7 +294,7 @@ def sites_table(sites: Sequence[Site], width: int) -> RenderableType:
     columns = _COLUMNS if wide else _COLUMNS[:-1]
     rows = []
     for site in sites:
-        name = short(site.where) if not is_library(site.frame.file) else _place(site.frame)
+        name = short(site.where) if not is_library(site.frame.file) else place_words(site.frame)
         where = Text(printable(name))
         if wide:
             where.append(f" {printable(_function(site.frame))}", "dim")
@@ -474,7 +331,7 @@ def _function(frame: SourceFrame) -> str:
 
 
 def site_heading(prefix: str, site: Site) -> Text:
-    where = site.where if not is_library(site.frame.file) else _place(site.frame)
+    where = site.where if not is_library(site.frame.file) else place_words(site.frame)
     return Text.assemble(
         prefix, (printable(where), "bold"), f" in {printable(_function(site.frame))}" * bool(site.frame.line)
     )
@@ -545,7 +402,7 @@ def _step_words(trace: Trace, step: HistoryStep) -> str:
     frames = trace.frames_of(step.stack)
     at = frames.index(step.frame) if step.frame in frames else 0
     text = describe_frame(step.frame)
-    callers = [_place(frame) for frame in frames[at + 1 :]]
+    callers = [place_words(frame) for frame in frames[at + 1 :]]
     return f"{text}, called from {' ← '.join(callers)}" if callers else text
 
 

@@ -6,14 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
-
-import numpy as np
+from itertools import islice
 
 from .descriptor_lives import NO_LIFE, Lifetime, Lives
-from .log_format import BAD, BIRTH, CLOSE
-from .sites import lifetime_keys, user_frame
+from .log_format import CLOSE
+from .sites import user_frame
 
 _MOST = 5_000
+_Key = tuple[int, int, int]  # process, number and the count of its lives
 _CLOSING_LINE = re.compile(r"close|__exit__|\bwith\b")
 
 
@@ -30,22 +30,12 @@ class SilentCloses:
 
         The last one is known where the thread that had lost its descriptor has closed it: then the mistake is certain.
         """
-        born, closed, keys = self._pairs
-        if not len(keys):
-            return
-        events = self._events
-        tid = events["tid"]
-        closer = tid[closed]
-        at = np.minimum(np.searchsorted(keys, keys - np.uint64(1)), len(keys) - 1)
-        owned = (keys[at] == keys - np.uint64(1)) & (tid[born[at]] == closer) & (tid[closed[at]] == closer)
-        found = np.flatnonzero((closer != tid[born]) & owned & ~self._has_failed)
         chains: list[tuple[Lifetime, Lifetime, Lifetime]] = []
-        for number in found.tolist()[:_MOST]:
-            life = self._pair(int(born[number]), int(closed[number]))
-            before = self._pair(int(born[at[number]]), int(closed[at[number]]))
-            if not since <= events["t_s"][closed[number]] <= until or self._lives.is_implicit(life):
+        for before, life, key in islice(self._suspects(), _MOST):
+            assert life.close
+            if not since <= self._events["t_s"][life.close.at] <= until or self._lives.is_implicit(life):
                 continue
-            after = self._life_after(number)
+            after = self._life_after(life, key)
             if after.close:
                 chains.append((before, life, after))
             elif self._is_suspect(life, before) and self.handed_over(life) == 1:
@@ -59,17 +49,22 @@ class SilentCloses:
         """Returns how often what the line opened was closed by the other line in another thread without harm."""
         return self._handed_over[self._sites(life)]
 
-    def _life_after(self, number: int) -> Lifetime:
+    def _suspects(self) -> Iterator[tuple[Lifetime, Lifetime, _Key]]:
+        """Yields lives that were closed by the thread that had opened and closed the number before, and the life
+        before each."""
+        for key in sorted(self._handed):
+            life, before = self._life(key), self._life((*key[:2], key[2] - 1))
+            assert life.close
+            if before.birth and before.close and before.birth.thread == before.close.thread == life.close.thread:
+                yield before, life, key
+
+    def _life_after(self, life: Lifetime, key: _Key) -> Lifetime:
         """Returns the next life of the number if it was closed by the thread that had lost the one before."""
-        born, closed, keys = self._pairs
-        following = number + 1
-        if following >= len(keys) or keys[following] != keys[number] + np.uint64(1):
+        after = self._life((*key[:2], key[2] + 1))
+        if not after.birth or not after.close or not life.birth:
             return NO_LIFE
-        tid = self._events["tid"]
-        loser = tid[born[number]]
-        if tid[closed[following]] != loser or tid[born[following]] == loser:
-            return NO_LIFE
-        return self._pair(int(born[following]), int(closed[following]))
+        loser = life.birth.thread
+        return after if after.close.thread == loser != after.birth.thread else NO_LIFE
 
     def _is_suspect(self, life: Lifetime, before: Lifetime) -> bool:
         """A descriptor may be handed to a thread that closes it. One function that closes its own number again may not.
@@ -89,46 +84,50 @@ class SilentCloses:
             and bool(_CLOSING_LINE.search(line.text) or _CLOSING_LINE.search(line.function))
         )
 
-    @cached_property
-    def _pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns birth, close and key of every life that began and ended in one process, sorted by key."""
-        events = self._events
-        births = np.flatnonzero(events["action"] == BIRTH)
-        closes = np.flatnonzero(events["action"] == CLOSE)
-        keys, at_birth, at_close = np.intersect1d(
-            lifetime_keys(events[births]), lifetime_keys(events[closes]), return_indices=True
-        )
-        return births[at_birth], closes[at_close], keys
+    def _key(self, at: int) -> _Key:
+        return self._events["process"][at], self._events["fd"][at], self._events["gen"][at]
 
     @cached_property
-    def _has_failed(self) -> np.ndarray:
-        """Whether a call failed in the life, by the order of `_pairs`."""
-        failed: np.ndarray = np.isin(self._pairs[2], lifetime_keys(self._events[self._events["action"] == BAD]))
-        return failed
+    def _handed(self) -> dict[_Key, int]:
+        """The births of what another thread closed while no call had failed on it."""
+        tid, action = self._events["tid"], self._events["action"]
+        closes = enumerate(self._trace.closes)
+        births = [at for at, close in closes if close >= 0 and tid[at] != tid[close] and action[close] == CLOSE]
+        failed = set(map(self._key, self._lives.bad)) if births else set()
+        return {key: at for at in births if (key := self._key(at)) not in failed}
 
     @cached_property
-    def _handed_over(self) -> Counter[int]:
-        born, closed, _ = self._pairs
-        tid, stack = self._events["tid"], self._events["stack"]
-        keep = (tid[born] != tid[closed]) & ~self._has_failed
-        sites = self._site_numbers
-        both = sites[stack[born[keep]]] << 32 | sites[stack[closed[keep]]]
-        pairs, times = np.unique(both, return_counts=True)
-        return Counter(dict(zip(pairs.tolist(), times.tolist(), strict=True)))
+    def _births(self) -> dict[_Key, int]:
+        """The births of all lives of the numbers that were handed over."""
+        numbers = {key[:2] for key in self._handed}
+        process, fd, action = (self._events[name] for name in ("process", "fd", "action"))
+        return {
+            self._key(at): at
+            for at, close in enumerate(self._trace.closes)
+            if close >= 0 and (process[at], fd[at]) in numbers and action[close] == CLOSE
+        }
 
     @cached_property
-    def _site_numbers(self) -> np.ndarray:
+    def _handed_over(self) -> Counter[tuple[int, int]]:
+        return Counter(self._sites_of(at, self._trace.closes[at]) for at in self._handed.values())
+
+    @cached_property
+    def _site_numbers(self) -> list[int]:
         """A number for the line of each stack."""
         known: dict[object, int] = {}
         frames = (user_frame(self._trace.frames_of(stack))[:3] for stack in range(len(self._trace.stacks)))
-        return np.array([known.setdefault(frame, len(known)) for frame in frames], np.int64)
+        return [known.setdefault(frame, len(known)) for frame in frames]
 
-    def _pair(self, born: int, closed: int) -> Lifetime:
-        return Lifetime(self._lives.event(born), self._lives.event(closed))
+    def _life(self, key: _Key) -> Lifetime:
+        at = self._births.get(key)
+        return NO_LIFE if at is None else Lifetime(self._lives.event(at), self._lives.event(self._trace.closes[at]))
 
-    def _sites(self, life: Lifetime) -> int:
-        """Returns a number for the pair of lines that opened and closed."""
+    def _sites(self, life: Lifetime) -> tuple[int, int]:
+        """Returns the numbers of the lines that opened and closed."""
         assert life.birth
         assert life.close
-        first, last = (int(self._site_numbers[self._events["stack"][event.at]]) for event in (life.birth, life.close))
-        return first << 32 | last
+        return self._sites_of(life.birth.at, life.close.at)
+
+    def _sites_of(self, birth: int, close: int) -> tuple[int, int]:
+        stack = self._events["stack"]
+        return self._site_numbers[stack[birth]], self._site_numbers[stack[close]]

@@ -7,18 +7,21 @@ below it are folded: a leak of `DataLoader` belongs to the line that made the lo
 from __future__ import annotations
 
 import errno
+import math
 import re
+from array import array
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, chain
+from operator import add, itemgetter
 from pathlib import Path
-
-import numpy as np
+from typing import NamedTuple
 
 from ..doctor.trend import LEAST_RISE, find_slope
-from .log_format import BEFORE, BIRTH, CLOSE, CLOSE_UNSEEN, FAIL, INHERITED, KINDS
+from .log_format import BEFORE, BIRTH, FAIL, INHERITED, KINDS
 from .trace_file import SourceFrame, Trace, TracedProcess
 
 GRID = 240
@@ -26,10 +29,11 @@ _BINS = 12
 # A leak that begins late rises in a tail of the run: a half, a quarter, … of it. A tail is longer than it takes to open
 # a pool, and the rise exceeds what pools have; half a pool where the line had closed most of what it opened before.
 _TAILS, _LEAST_TAIL_S, _LATE_RISE = 6, 0.1, 64
+_MOMENT_S = 1e-9
 # Not any folder named holdfast: a user's project may have that name.
 _PACKAGE = re.escape(str(Path(__file__).parents[2]))
 _LIBRARY = re.compile(rf"/(site|dist)-packages/|/lib(64)?/python3?[\d.]*/|^<frozen |^<string>$|^{_PACKAGE}/")
-_OWN = re.compile(r"/holdfast/process/(fdtrace|fd_owners)/")
+_OWN = re.compile(r"/holdfast/(process/)?(fdtrace|fd_owners)/")
 
 
 def is_library(file: str) -> bool:
@@ -72,7 +76,7 @@ class Site:
     closers: Mapping[str, int]
     owners: tuple[str, ...]
     targets: tuple[str, ...]
-    series: np.ndarray = field(repr=False)
+    series: array[int] = field(repr=False)
 
     @property
     def where(self) -> str:
@@ -97,6 +101,34 @@ class FailedCalls:
     count: int
 
 
+class _Open(NamedTuple):
+    """A descriptor that is open at the end of a process, and when it was made."""
+
+    t_s: float
+    process: int
+    stack: int
+    kind: int
+
+
+class _Tally:
+    """What one stack made within the time looked at.
+
+    `elsewhere` were closed by another thread than the one of the birth. `kinds` are those of what is open at the end.
+    """
+
+    __slots__ = ("born", "changes", "closed", "closers", "elsewhere", "kinds", "lifetimes", "times")
+
+    def __init__(self) -> None:
+        self.born = self.closed = self.elsewhere = 0
+        self.times, self.changes = array("d"), array("q")  # of the live count
+        self.lifetimes, self.closers = array("d"), array("I")  # of each one that was closed: seconds, closing stack
+        self.kinds: Counter[int] = Counter()
+
+    def change(self, t: float, by: int) -> None:
+        self.times.append(t)
+        self.changes.append(by)
+
+
 class Statistics:
     """All that a report shows of one recording, computed when it is asked for.
 
@@ -113,7 +145,7 @@ class Statistics:
         self.is_entire = not since and until is None
         if not self.since < self.until:
             raise ValueError(f"expected since < until within {end:.1f} s, got {self.since:g} and {self.until:g}")
-        self.grid = np.linspace(self.since, self.until, GRID)
+        self.grid = _linspace(self.since, self.until)
         self._frames, self._site_of_stack = _assign_sites(trace)
 
     # -- time
@@ -124,382 +156,340 @@ class Statistics:
         return min([*ends, self.until])
 
     @cached_property
-    def _is_over(self) -> np.ndarray:
+    def _ends(self) -> list[float]:
+        return [self.end_of(process) for process in self.trace.processes]
+
+    @cached_property
+    def _is_exact(self) -> list[bool]:
+        """Whether the events of each process are complete: its ring has dropped none."""
+        return [not process.dropped_events for process in self.trace.processes]
+
+    @cached_property
+    def _is_over(self) -> list[bool]:
         """Whether each process has ended, and with it what it had open."""
         # When a process was killed is known only roughly: one killed with the program was part of it to the end.
         roughly_s = min(0.02, 0.01 * self.until)
-        over = [
+        return [
             process.end_s is not None and process.end_s < self.until - (roughly_s if process.ended == "killed" else 0)
             for process in self.trace.processes
         ]
-        return np.array(over or [False])
+
+    # -- by stack
 
     @cached_property
-    def _pairs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Indices of the birth and the close event of the same lifetime."""
+    def _tallies(self) -> list[_Tally]:
+        """What each stack made and closed.
+
+        What a process had open when it ended counts as closed. Where a ring has dropped events, the counters of the
+        entire run are used.
+        """
+        tallies = [_Tally() for _ in self.trace.stacks]
+        self._count_lives(tallies)
+        self._count_sampled(tallies)
+        for kept in self._kept_over_exec:
+            tally = tallies[kept.stack]
+            tally.change(kept.t_s + _MOMENT_S, 1)
+            if self._is_over[kept.process]:
+                tally.change(self._ends[kept.process] + _MOMENT_S, -1)
+            else:
+                tally.closed -= 1
+                tally.kinds[kept.kind] += 1
+        return tallies
+
+    def _count_lives(self, tallies: Sequence[_Tally]) -> None:
         events = self.trace.events
-        births = np.flatnonzero(events["action"] == BIRTH)
-        closes = np.flatnonzero((events["action"] == CLOSE) | (events["action"] == CLOSE_UNSEEN))
-        if not len(births) or not len(closes):
-            return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        birth_key, close_key = lifetime_keys(events[births]), lifetime_keys(events[closes])
-        order = np.argsort(birth_key, kind="stable")
-        at = np.searchsorted(birth_key[order], close_key)
-        at = np.minimum(at, len(order) - 1)
-        match = birth_key[order][at] == close_key
-        return births[order[at[match]]], closes[match]
+        times, tids, stacks = events["t_s"], events["tid"], events["stack"]
+        ends, is_exact, is_over, since = self._ends, self._is_exact, self._is_over, self.since
+        rows = zip(events.rows("action", "process", "t_s", "stack", "kind", "tid"), self.trace.closes, strict=True)
+        for (action, process, t, stack, kind, tid), close in rows:
+            end = ends[process] if action == BIRTH else -math.inf
+            if t > end:
+                continue
+            tally = tallies[stack]
+            close_s = times[close] if close >= 0 else math.inf
+            is_closed = close_s <= end
+            if is_closed and close_s >= since:
+                tally.lifetimes.append(close_s - t)
+                tally.closers.append(stacks[close])
+            if not is_exact[process]:
+                continue
+            tally.change(t, 1)
+            tally.born += t >= since
+            if is_closed:
+                tally.change(close_s, -1)
+                if close_s >= since:
+                    tally.closed += 1
+                    tally.elsewhere += tid != tids[close]
+            elif is_over[process]:
+                tally.change(end + _MOMENT_S, -1)
+                tally.closed += 1
+            else:
+                tally.kinds[kind] += 1
+
+    def _count_sampled(self, tallies: Sequence[_Tally]) -> None:
+        """Counts what happened in processes whose rings have dropped events."""
+        trace, is_exact, is_over = self.trace, self._is_exact, self._is_over
+        for (process, stack), rows in self._sampled().items():
+            before = total = 0
+            for t, live in rows:
+                if t <= self._ends[process]:
+                    tallies[stack].change(t, live - before)
+                    total += live - before
+                before = live
+            if is_over[process]:
+                tallies[stack].change(self._ends[process] + _MOMENT_S, -total)
+        for process, stack, born, foreign in trace.counts.rows("process", "stack", "born", "foreign_closed"):
+            if not is_exact[process]:
+                tallies[stack].born += born
+                tallies[stack].closed += born
+                tallies[stack].elsewhere += foreign
+        for t, process, stack, kind in self._own_open:
+            if not is_exact[process] and not is_over[process]:
+                tallies[stack].closed -= 1
+                if t <= self.until:
+                    tallies[stack].kinds[kind] += 1
 
     @cached_property
-    def _series(self) -> np.ndarray:
-        """Number of live descriptors by stack and grid point."""
-        trace = self.trace
-        deltas = np.zeros((len(trace.stacks), GRID + 1), np.int64)
-        t, stack, by = self._all_deltas
-        if len(t):
-            np.add.at(deltas, (stack, np.searchsorted(self.grid, t)), by)
-        return deltas.cumsum(axis=1)[:, :GRID]
+    def _own_open(self) -> list[_Open]:
+        """What each process made itself and has open at its end."""
+        rows = self.trace.open.rows("t_s", "process", "stack", "kind", "flags")
+        return [_Open(*row) for *row, flags in rows if not flags & (INHERITED | BEFORE)]
 
     @cached_property
-    def _all_deltas(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(Time, stack, change of the live count), and at the end of a process what it still had."""
-        trace = self.trace
-        events = trace.events
-        ends = np.array([self.end_of(process) for process in trace.processes] or [0.0])
-        exact = np.array([process.dropped_events == 0 for process in trace.processes] or [False])
-        t: list[np.ndarray] = []
-        stack: list[np.ndarray] = []
-        by: list[np.ndarray] = []
-        process: list[np.ndarray] = []
-
-        def add(times: np.ndarray, stacks: np.ndarray, changes: np.ndarray, processes: np.ndarray) -> None:
-            keep = times <= ends[processes]
-            for column, values in zip((t, stack, by, process), (times, stacks, changes, processes), strict=True):
-                column.append(values[keep])
-
-        births = events[events["action"] == BIRTH]
-        births = births[exact[births["process"]]]
-        add(births["t_s"], births["stack"], np.ones(len(births), np.int64), births["process"])
-        born, closed = self._pairs
-        keep = exact[events["process"][closed]]
-        born, closed = born[keep], closed[keep]
-        add(events["t_s"][closed], events["stack"][born], -np.ones(len(closed), np.int64), events["process"][closed])
-        for rows in self._sampled(exact):
-            live = rows["live"].astype(np.int64)
-            add(rows["t_s"], rows["stack"], np.diff(live, prepend=0), rows["process"])
-        all_t, all_stack, all_by, all_process = map(np.concatenate, (t, stack, by, process))
-        gone = self._is_over[all_process]
-        kept = self._kept_over_exec
-        lost = kept[self._is_over[kept["process"]]]
-        # What a process still had when it ended is gone with it: the same changes once more, negative, at its end.
-        return (
-            np.concatenate([all_t, ends[all_process[gone]] + 1e-9, kept["t_s"] + 1e-9, ends[lost["process"]] + 1e-9]),
-            np.concatenate([all_stack, all_stack[gone], kept["stack"], lost["stack"]]),
-            np.concatenate([all_by, -all_by[gone], np.ones(len(kept), np.int64), -np.ones(len(lost), np.int64)]),
-        )
-
-    @cached_property
-    def _kept_over_exec(self) -> np.ndarray:
-        """Rows of `open` for what was made before an exec and is open after it: with the stack of its birth, the time
-        of the exec, and the process that has it at the end."""
+    def _kept_over_exec(self) -> list[_Open]:
+        """What was made before an exec and is open after it: with the stack of its birth, the time of the exec, and
+        the process that has it at the end."""
         trace = self.trace
         images: dict[int, list[int]] = defaultdict(list)  # of each pid
         for number in sorted(range(len(trace.processes)), key=lambda number: trace.processes[number].start_s):
             images[trace.processes[number].pid].append(number)
-        found: list[np.void] = []
+        opened: dict[int, dict[int, tuple[int, int, int]]] = {
+            number: {} for numbers in images.values() if len(numbers) > 1 for number in numbers
+        }
+        for process, fd, *row in trace.open.rows("process", "fd", "stack", "kind", "flags"):
+            if process in opened:
+                opened[process][fd] = (row[0], row[1], row[2])
+        found: list[_Open] = []
         for numbers in images.values():
-            made: dict[int, np.void] = {}
-            for number in numbers:
-                rows = trace.open[trace.open["process"] == number] if len(numbers) > 1 else trace.open[:0]
-                here = {int(row["fd"]): row for row in rows}
-                made = {fd: row for fd, row in made.items() if fd in here and here[fd]["flags"] & BEFORE}
-                for row in made.values():
-                    row["process"] = number
+            made: dict[int, _Open] = {}
+            for number in numbers if len(numbers) > 1 else ():
+                here = opened[number]
+                made = {
+                    fd: one._replace(process=number) for fd, one in made.items() if fd in here and here[fd][2] & BEFORE
+                }
                 if trace.processes[number].ended != "exec":
                     found += made.values()
                     made = {}
                     continue
-                for fd, row in here.items():
-                    if not row["flags"] & (INHERITED | BEFORE):
-                        made[fd] = row.copy()
-                        made[fd]["t_s"] = self.end_of(trace.processes[number])
-        kept = np.array(found, trace.open.dtype)
-        return kept[kept["t_s"] <= self.until]
+                for fd, (stack, kind, flags) in here.items():
+                    if not flags & (INHERITED | BEFORE):
+                        made[fd] = _Open(self._ends[number], number, stack, kind)
+        return [one for one in found if one.t_s <= self.until]
 
-    @property
-    def _kept_at_end(self) -> np.ndarray:
-        kept = self._kept_over_exec
-        still: np.ndarray = kept[~self._is_over[kept["process"]]]
-        return still
-
-    def _sampled(self, exact: np.ndarray) -> list[np.ndarray]:
-        """Returns the samples of each stack of each process whose ring has dropped events."""
-        samples = np.concatenate([self.trace.samples, self._last_samples(self.trace.samples)])
-        samples = samples[~exact[samples["process"]]] if len(samples) else samples
-        if not len(samples):
-            return []
-        order = np.lexsort((samples["t_s"], samples["stack"], samples["process"]))
-        samples = samples[order]
-        cuts = (
-            np.flatnonzero(
-                (np.diff(samples["process"].astype(np.int64)) != 0) | (np.diff(samples["stack"].astype(np.int64)) != 0)
+    def _sampled(self) -> dict[tuple[int, int], list[tuple[float, int]]]:
+        """Returns the samples (time, live) of each stack of each process whose ring has dropped events."""
+        survivors: dict[tuple[int, int], list[float]] = defaultdict(list)
+        for t, process, stack, _ in self._own_open:
+            survivors[process, stack].append(t)
+        found: dict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)
+        for t, process, stack, live in self.trace.samples.rows():
+            found[process, stack].append((t, live))
+        for key in found.keys() | survivors.keys():
+            # What each stack had open when the process's work ended, which no tick of the clock sees.
+            found[key].append((self._ends[key[0]], len(survivors[key])))
+        closers = {row[:2] for row in self.trace.counts.rows("process", "stack", "closed") if row[2]}
+        return {
+            key: self._with_survivors(
+                sorted(rows, key=itemgetter(0)),
+                sorted(survivors[key]),
+                # Where some were closed, the line ran before its oldest survivor was born.
+                [self.trace.processes[key[0]].start_s] if key in closers else [],
             )
-            + 1
-        )
-        return [self._with_survivors(rows) for rows in np.split(samples, cuts)]
+            for key, rows in found.items()
+            if not self._is_exact[key[0]]
+        }
 
-    def _with_survivors(self, rows: np.ndarray) -> np.ndarray:
+    @staticmethod
+    def _with_survivors(
+        rows: list[tuple[float, int]], births: list[float], began: list[float]
+    ) -> list[tuple[float, int]]:
         """Adds to the samples of one stack of a process the births of what is still open at the end.
 
         What survived was open since its birth, however far apart the samples are: a short program has a single one.
         Survivors of a leak are of all ages, those of a cache that closes what it evicts are young.
         """
-        process, stack = int(rows["process"][0]), int(rows["stack"][0])
-        births, has_closed = self._survivors.get((process, stack), (np.zeros(0), False))
-        births = births[births < rows["t_s"][-1]]
-        if not len(births):
+        births = births[: bisect_left(births, rows[-1][0])]
+        if not births:
             return rows
-        # Where some were closed, the line ran before its oldest survivor was born.
-        began = [self.trace.processes[process].start_s] if has_closed else []
-        times = np.concatenate([began, births, rows["t_s"]])
-        least = np.concatenate([[1.0] * len(began), np.arange(1.0, len(births) + 1), np.zeros(len(rows))])
-        order = np.argsort(times, kind="stable")
-        found = np.zeros(len(times), rows.dtype)
-        found["t_s"], found["process"], found["stack"] = times[order], process, stack
-        at = np.searchsorted(rows["t_s"], times[order], "right") - 1
-        sampled = np.where(at >= 0, rows["live"][np.maximum(at, 0)], 0)
-        found["live"] = np.maximum(sampled, np.maximum.accumulate(least[order]))
-        found["live"][-1] = rows["live"][-1]
+        times = [t for t, _ in rows]
+        least = [(t, 1) for t in began] + [(t, number) for number, t in enumerate(births, 1)] + [(t, 0) for t in times]
+        found: list[tuple[float, int]] = []
+        alive = 0
+        for t, count in sorted(least, key=itemgetter(0)):
+            alive = max(alive, count)
+            at = bisect_right(times, t) - 1
+            found.append((t, max(alive, rows[at][1] if at >= 0 else 0)))
+        found[-1] = (found[-1][0], rows[-1][1])
         return found
 
     @cached_property
-    def _survivors(self) -> dict[tuple[int, int], tuple[np.ndarray, bool]]:
-        """The births of what each stack of each process has open at its end, and whether it closed any."""
-        opened, counts = self.trace.open, self.trace.counts
-        own = opened[(opened["flags"] & (INHERITED | BEFORE)) == 0]
-        closing = counts[counts["closed"] > 0]
-        closers = set(zip(closing["process"].tolist(), closing["stack"].tolist(), strict=True))
-        own = own[np.lexsort((own["t_s"], own["stack"], own["process"]))]
-        keys = own["process"].astype(np.int64) << 32 | own["stack"].astype(np.int64)
-        found = {}
-        for rows in np.split(own, np.flatnonzero(np.diff(keys)) + 1) if len(own) else ():
-            key = (int(rows["process"][0]), int(rows["stack"][0]))
-            found[key] = (rows["t_s"], key in closers)
+    def _series(self) -> list[array[int]]:
+        """Number of live descriptors by stack and grid point."""
+        found = []
+        for tally in self._tallies:
+            steps = [0] * (GRID + 1)
+            for t, by in zip(tally.times, tally.changes, strict=True):
+                steps[bisect_left(self.grid, t)] += by
+            found.append(array("q", accumulate(steps[:GRID])))
         return found
 
-    def _last_samples(self, samples: np.ndarray) -> np.ndarray:
-        """Returns what each stack of each process had open when its work ended, which no tick of the clock sees."""
-        opened = self.trace.open
-        own = opened[(opened["flags"] & (INHERITED | BEFORE)) == 0]
-        counts = Counter(zip(own["process"].tolist(), own["stack"].tolist(), strict=True))
-        sampled = set(zip(samples["process"].tolist(), samples["stack"].tolist(), strict=True))
-        ends = [self.end_of(process) for process in self.trace.processes]
-        rows = [(ends[process], process, stack, counts[process, stack]) for process, stack in sampled | counts.keys()]
-        return np.array(rows, samples.dtype)
+    def _history(self, stacks: Iterable[int]) -> tuple[list[float], list[int]]:
+        """Returns the times at which the live count of what these stacks made changed, and the count after each.
 
-    @cached_property
-    def _sums(self) -> np.ndarray:
-        """Born, closed and closed by another thread than the one of the birth, by stack, within the time looked at.
-
-        What a process had open when it ended counts as closed. Where a ring has dropped events, the counters of the
-        entire run are used.
+        Of what happens at the same time, births come first.
         """
-        trace, events = self.trace, self.trace.events
-        ends = np.array([self.end_of(process) for process in trace.processes] or [0.0])
-        exact = np.array([process.dropped_events == 0 for process in trace.processes] or [False])
-        found = np.zeros((len(trace.stacks), 3), np.int64)
-
-        def in_time(rows: np.ndarray) -> np.ndarray:
-            process = events["process"][rows]
-            within: np.ndarray = exact[process] & (events["t_s"][rows] <= ends[process])
-            return within
-
-        births = np.flatnonzero(events["action"] == BIRTH)
-        births = births[in_time(births)]
-        born, closed = self._pairs
-        keep = in_time(closed)
-        born, closed = born[keep], closed[keep]
-        ended = np.setdiff1d(births[self._is_over[events["process"][births]]], born)
-        since = events["t_s"] >= self.since
-        np.add.at(found[:, 0], events["stack"][births[since[births]]], 1)
-        np.add.at(found[:, 1], events["stack"][born[since[closed]]], 1)
-        np.add.at(found[:, 1], events["stack"][ended], 1)
-        np.add.at(found[:, 2], events["stack"][born], since[closed] & (events["tid"][born] != events["tid"][closed]))
-        counts = trace.counts[~exact[trace.counts["process"]]]
-        np.add.at(found[:, 0], counts["stack"], counts["born"])
-        np.add.at(found[:, 1], counts["stack"], counts["born"])
-        opened = trace.open
-        still = (opened["flags"] & (INHERITED | BEFORE)) == 0
-        still &= ~(exact | self._is_over)[opened["process"]] if len(opened) else False
-        np.add.at(found[:, 1], opened["stack"][still], -1)
-        np.add.at(found[:, 1], self._kept_at_end["stack"], -1)
-        np.add.at(found[:, 2], counts["stack"], counts["foreign_closed"])
-        return found
+        tallies = [self._tallies[stack] for stack in stacks]
+        rows = sorted((t, -by) for tally in tallies for t, by in zip(tally.times, tally.changes, strict=True))
+        return [t for t, _ in rows], list(accumulate(-by for _, by in rows))
 
     # -- results
 
     @cached_property
     def sites(self) -> list[Site]:
         """All sites, the fastest growing first, then those with the most live descriptors."""
-        count = len(self._frames)
-        site_of = self._site_of_stack
-        series = np.zeros((count, GRID), np.int64)
-        sums = np.zeros((count, 3), np.int64)
-        keep = site_of >= 0
-        np.add.at(series, site_of[keep], self._series[keep])
-        np.add.at(sums, site_of[keep], self._sums[keep])
-        born, closed = self._closed_in_time
-        grouped = zip(
-            self._by_site(np.arange(len(site_of))),
-            self._by_site(self.trace.open["stack"]),
-            self._by_site(self.trace.counts["stack"]),
-            self._by_site(self.trace.events["stack"][born]),
-            strict=True,
+        stacks: list[list[int]] = [[] for _ in self._frames]
+        for stack, site in enumerate(self._site_of_stack):
+            if site >= 0:
+                stacks[site].append(stack)
+        inherited = Counter(
+            self._site_of_stack[stack] for stack, flags in self.trace.open.rows("stack", "flags") if flags & INHERITED
         )
+        oldest: dict[int, float] = {}
+        for t, _, stack, _ in self._own_open:
+            site = self._site_of_stack[stack]
+            oldest[site] = min(t, oldest.get(site, t))
+        peaks: dict[int, int] = defaultdict(int)
+        processes: dict[int, set[int]] = defaultdict(set)
+        for process, stack, peak in self.trace.counts.rows("process", "stack", "peak"):
+            site = self._site_of_stack[stack]
+            peaks[site] = max(peaks[site], peak)
+            processes[site].add(self.trace.processes[process].pid)
         found = [
-            self._site(number, sums[number].tolist(), series[number], stacks, opened, rows, born[mine], closed[mine])
-            for number, (stacks, opened, rows, mine) in enumerate(grouped)
+            self._site(number, mine, inherited[number], oldest.get(number), peaks[number], processes[number])
+            for number, mine in enumerate(stacks)
         ]
         shown = [site for site in found if site.born or site.live or site.inherited]
         return sorted(shown, key=lambda site: (-site.growth, -site.live, -site.peak, -site.born, site.where))
 
-    def _by_site(self, stacks: np.ndarray) -> list[np.ndarray]:
-        """Returns the indices that belong to each site, of rows that have these stacks."""
-        site_of = self._site_of_stack[stacks]
-        order = np.argsort(site_of, kind="stable")
-        cuts = np.searchsorted(site_of[order], np.arange(len(self._frames) + 1))
-        return [order[first:last] for first, last in pairwise(cuts.tolist())]
-
     def _site(
-        self,
-        number: int,
-        sums: Sequence[int],
-        series: np.ndarray,
-        stacks: np.ndarray,
-        open_rows: np.ndarray,
-        count_rows: np.ndarray,
-        births: np.ndarray,
-        closes: np.ndarray,
+        self, number: int, stacks: list[int], inherited: int, oldest: float | None, peak: int, processes: set[int]
     ) -> Site:
         trace = self.trace
-        born, closed, elsewhere = sums
+        tallies = [self._tallies[stack] for stack in stacks]
+        born, closed = sum(tally.born for tally in tallies), sum(tally.closed for tally in tallies)
+        series = _sum_series(self._series[stack] for stack in stacks)
         growth, per_minute = _growth(self.grid, series)
         tail_s = 0.0
         if not growth:
             growth, per_minute, tail_s = self._late_growth(stacks, _LATE_RISE // (2 if closed > born / 2 else 1))
-        opened = trace.open[open_rows]
-        inherited = int(((opened["flags"] & INHERITED) > 0).sum())
-        own = opened[(opened["flags"] & (INHERITED | BEFORE)) == 0]
-        live = int(series[-1])
-        rows = trace.counts[count_rows]
-        kinds = Counter(dict(zip(KINDS, self._live_kinds[stacks].sum(axis=0).tolist(), strict=True)))
-        lifetimes = trace.events["t_s"][closes] - trace.events["t_s"][births]
+        live = series[-1]
+        kinds = Counter[str]()
+        closers = Counter[int]()
+        for tally in tallies:
+            for kind, count in tally.kinds.items():
+                kinds[KINDS[kind] if kind < len(KINDS) else KINDS[0]] += count
+            closers.update(tally.closers)
+        lifetimes = sorted(chain.from_iterable(tally.lifetimes for tally in tallies))
         return Site(
             frame=self._frames[number],
-            stacks=tuple(stacks.tolist()),
+            stacks=tuple(stacks),
             live=live,
             born=born,
             closed=closed,
             # The grid misses what was open for a moment; the counters do not.
-            peak=max(
-                int(series.max(initial=0)),
-                live,
-                *((int(self._peaks[number]), int(rows["peak"].max(initial=0))) if self.is_entire else ()),
-            ),
+            peak=max(chain(series, [peak], self._history(stacks)[1])) if self.is_entire else max(series),
             growth=growth,
             per_minute=per_minute,
             tail_s=tail_s,
-            oldest_s=float(self.until - own["t_s"].min()) if live and len(own) else 0.0,
-            kinds={kind: count for kind, count in kinds.most_common() if count},
-            processes=tuple(sorted({trace.processes[process].pid for process in rows["process"].tolist()})),
+            oldest_s=self.until - oldest if live and oldest is not None else 0.0,
+            kinds=dict(sorted(kinds.items(), key=lambda item: (-item[1], KINDS.index(item[0])))),
+            processes=tuple(sorted(processes)),
             inherited=inherited,
-            closed_elsewhere=elsewhere,
-            lifetime_p50_s=float(np.quantile(lifetimes, 0.5)) if len(lifetimes) else None,
-            lifetime_p99_s=float(np.quantile(lifetimes, 0.99)) if len(lifetimes) else None,
-            closers=self._closers(closes),
-            owners=tuple(dict.fromkeys(line for stack in stacks.tolist() for line in trace.owners.get(stack, ()))),
-            targets=tuple(dict.fromkeys(line for stack in stacks.tolist() for line in trace.targets.get(stack, ())))[
-                :5
-            ],
+            closed_elsewhere=sum(tally.elsewhere for tally in tallies),
+            lifetime_p50_s=_quantile(lifetimes, 0.5) if lifetimes else None,
+            lifetime_p99_s=_quantile(lifetimes, 0.99) if lifetimes else None,
+            closers=self._closing_lines(closers),
+            owners=tuple(dict.fromkeys(line for stack in stacks for line in trace.owners.get(stack, ()))),
+            targets=tuple(dict.fromkeys(line for stack in stacks for line in trace.targets.get(stack, ())))[:5],
             series=series,
         )
 
-    def _late_growth(self, stacks: np.ndarray, least: int) -> tuple[float, float, float]:
+    def _late_growth(self, stacks: Sequence[int], least: int) -> tuple[float, float, float]:
         """Returns the rise above all that was open before, its slope a minute and the length of the tail of the run in
         which what these stacks made grew to the end; zeros if there is none."""
-        if self._series[stacks, -1].sum() < least:
+        if sum(self._series[stack][-1] for stack in stacks) < least:
             return 0.0, 0.0, 0.0
-        t, stack, by = self._all_deltas
-        mine = np.flatnonzero(np.isin(stack, stacks) & (t <= self.until))
-        mine = mine[np.argsort(t[mine], kind="stable")]
-        times, live = t[mine], np.concatenate([[0], by[mine].cumsum()])
+        times, live = self._history(stacks)
+        live = [0, *live[: bisect_right(times, self.until)]]
+        times = times[: len(live) - 1]
         for halvings in range(1, _TAILS + 1):
             tail_s = (self.until - self.since) / 2**halvings
             begin = self.until - tail_s
-            before = live[: np.searchsorted(times, begin) + 1].max()
+            before = max(live[: bisect_left(times, begin) + 1])
             if tail_s < _LEAST_TAIL_S or live[-1] - before < least:
                 break
-            grid = np.linspace(begin, self.until, GRID)
-            _, per_minute = _growth(grid, live[np.searchsorted(times, grid, "right")], begin=0)
-            if per_minute and self._known_from[stacks].max() <= begin:
+            grid = _linspace(begin, self.until)
+            _, per_minute = _growth(grid, [live[bisect_right(times, t)] for t in grid], begin=0)
+            if per_minute and max(self._known_from[stack] for stack in stacks) <= begin:
                 return float(live[-1] - before), per_minute, tail_s
         return 0.0, 0.0, 0.0
 
     @cached_property
-    def _known_from(self) -> np.ndarray:
+    def _known_from(self) -> dict[int, float]:
         """Since when the count of each stack is known. Where a ring has dropped events: since the first sample."""
         trace = self.trace
-        found = np.zeros(len(trace.stacks))
-        for number, process in enumerate(trace.processes):
-            if process.dropped_events:
-                sampled = trace.samples["t_s"][trace.samples["process"] == number]
-                stacks = trace.counts["stack"][trace.counts["process"] == number]
-                found[stacks] = np.maximum(found[stacks], sampled.min(initial=float("inf")))
+        first: dict[int, float] = {}
+        for t, process in trace.samples.rows("t_s", "process"):
+            first[process] = min(t, first.get(process, t))
+        found: dict[int, float] = defaultdict(float)
+        for process, stack in trace.counts.rows("process", "stack"):
+            if not self._is_exact[process]:
+                found[stack] = max(found[stack], first.get(process, math.inf))
         return found
 
-    @cached_property
-    def _closed_in_time(self) -> tuple[np.ndarray, np.ndarray]:
-        """The pairs of births and closes whose close was within the time looked at."""
-        events = self.trace.events
-        born, closed = self._pairs
-        ends = np.array([self.end_of(process) for process in self.trace.processes] or [0.0])
-        t = events["t_s"][closed]
-        keep = (t >= self.since) & (t <= ends[events["process"][closed]])
-        return born[keep], closed[keep]
-
-    def _closers(self, closes: np.ndarray) -> dict[str, int]:
+    def _closing_lines(self, stacks: Mapping[int, int]) -> dict[str, int]:
         """Returns the lines that closed most often."""
         closers = Counter[str]()
-        numbers, times = np.unique(self.trace.events["stack"][closes], return_counts=True)
-        for stack, count in zip(numbers.tolist(), times.tolist(), strict=True):
+        for stack, count in sorted(stacks.items()):
             frame = self._frame_of(stack)
             closers[f"{frame.file}:{frame.line}" if frame.line else frame.file] += count
         return dict(closers.most_common(5))
 
     def _frame_of(self, stack: int) -> SourceFrame:
-        site = int(self._site_of_stack[stack])
+        site = self._site_of_stack[stack]
         return self._frames[site] if site >= 0 else user_frame(self.trace.frames_of(stack))
 
     def weights(self, name: str) -> dict[int, float]:
         """Returns the stacks that have a weight: "live", "born" or "growth" (descriptors a minute)."""
         if name == "live":
-            values = self._series[:, -1]
+            values: list[float] = [series[-1] for series in self._series]
         elif name == "born":
-            values = self._sums[:, 0]
+            values = [tally.born for tally in self._tallies]
         else:
             late = {stack for site in self.sites if site.tail_s for stack in site.stacks}
-            values = np.array(
-                [
-                    self._late_growth(np.array([stack]), LEAST_RISE)[1] if stack in late else _growth(self.grid, one)[1]
-                    for stack, one in enumerate(self._series)
-                ]
-            )
+            values = [
+                self._late_growth([stack], LEAST_RISE)[1] if stack in late else _growth(self.grid, series)[1]
+                for stack, series in enumerate(self._series)
+            ]
         return {
-            stack: float(values[stack]) for stack in np.flatnonzero((values > 0) & (self._site_of_stack >= 0)).tolist()
+            stack: value
+            for stack, (value, site) in enumerate(zip(values, self._site_of_stack, strict=True))
+            if value > 0 and site >= 0
         }
 
     def path_of(self, site: Site) -> list[SourceFrame]:
         """Returns the library frames from the site's line to the call that made most of its descriptors."""
-        heaviest = max(site.stacks, key=lambda stack: (int(self._series[stack, -1]), int(self._sums[stack, 0])))
+        heaviest = max(site.stacks, key=lambda stack: (self._series[stack][-1], self._tallies[stack].born))
         found: list[SourceFrame] = []
         for frame in self.trace.frames_of(heaviest):
             if frame == site.frame:
@@ -509,76 +499,47 @@ class Statistics:
 
     def inheritors(self, site: Site) -> int:
         """Returns how many forked processes had a copy of what the site made when they ended."""
-        opened = self.trace.open
-        mine = np.isin(opened["stack"], site.stacks) & ((opened["flags"] & INHERITED) > 0)
-        return len(np.unique(opened["process"][mine]))
+        stacks = set(site.stacks)
+        rows = self.trace.open.rows("process", "stack", "flags")
+        return len({process for process, stack, flags in rows if flags & INHERITED and stack in stacks})
 
     @cached_property
     def failed(self) -> list[FailedCalls]:
         """The calls that failed because no descriptor was free, by line, the most frequent first."""
-        events = self.trace.events
-        rows = events[(events["action"] == FAIL) & (events["t_s"] >= self.since) & (events["t_s"] <= self._last)]
-        rows = rows[self._site_of_stack[rows["stack"]] >= 0]
         found: Counter[tuple[SourceFrame, str, str]] = Counter()
-        for stack, call, error in zip(
-            rows["stack"].tolist(), rows["aux"].tolist(), rows["error"].tolist(), strict=True
-        ):
+        for t, stack, action, call, error in self.trace.events.rows("t_s", "stack", "action", "aux", "error"):
+            if action != FAIL or not self.since <= t <= self._last or self._site_of_stack[stack] < 0:
+                continue
             name = self.trace.calls[call] if 0 <= call < len(self.trace.calls) else "a call"
             frame = self._frame_of(stack)
             found[frame, name.strip("_").removesuffix("64"), errno.errorcode.get(error, str(error))] += 1
         return [FailedCalls(*key, count) for key, count in found.most_common()]
 
     @cached_property
-    def _peaks(self) -> np.ndarray:
-        """The most that each site had open at a time, over all its stacks and processes."""
-        t, stack, by = self._all_deltas
-        site = self._site_of_stack[stack]
-        order = np.lexsort((t, site))
-        order = order[site[order] >= 0]
-        found = np.zeros(len(self._frames), np.int64)
-        if len(order):
-            starts = np.flatnonzero(np.diff(site[order], prepend=-1))
-            live = by[order].cumsum()
-            before = live[starts] - by[order][starts]
-            found[site[order][starts]] = np.maximum.reduceat(live, starts) - before
-        return found
-
-    @cached_property
-    def _live_kinds(self) -> np.ndarray:
-        """What is open at the end, by stack and kind."""
-        trace, events = self.trace, self.trace.events
-        ends = np.array([self.end_of(process) for process in trace.processes] or [0.0])
-        exact = np.array([process.dropped_events == 0 for process in trace.processes] or [False])
-        found = np.zeros((len(trace.stacks), len(KINDS)), np.int64)
-        births = np.flatnonzero(events["action"] == BIRTH)
-        born, closed = self._pairs
-        births = np.setdiff1d(births, born[events["t_s"][closed] <= ends[events["process"][closed]]])
-        process = events["process"][births]
-        births = births[exact[process] & ~self._is_over[process] & (events["t_s"][births] <= ends[process])]
-        opened = trace.open[(trace.open["flags"] & (INHERITED | BEFORE)) == 0]
-        opened = opened[~(exact | self._is_over)[opened["process"]] & (opened["t_s"] <= self.until)]
-        for rows in (events[births], opened, self._kept_at_end):
-            np.add.at(found, (rows["stack"], np.where(rows["kind"] < len(KINDS), rows["kind"], 0)), 1)
-        return found
-
-    @cached_property
-    def live(self) -> np.ndarray:
+    def live(self) -> array[int]:
         """Live descriptors of all sites over the grid."""
-        total: np.ndarray = self._series[self._site_of_stack >= 0].sum(axis=0)
-        return total
+        sites = zip(self._series, self._site_of_stack, strict=True)
+        return _sum_series(series for series, site in sites if site >= 0)
 
     @cached_property
-    def by_kind(self) -> dict[str, np.ndarray]:
+    def by_kind(self) -> dict[str, array[int]]:
         """Live descriptors over the grid, by kind."""
-        counts = self.trace.counts
-        made = np.zeros((len(self.trace.stacks), len(KINDS)))
-        np.add.at(made, (counts["stack"], np.where(counts["kind"] < len(KINDS), counts["kind"], 0)), counts["born"])
-        made[made.sum(axis=1) == 0, 0] = 1
-        rows = self._site_of_stack >= 0
-        # A line may make several kinds; each has the share of the line's descriptors that it has of its births.
-        series = (made[rows] / made[rows].sum(axis=1, keepdims=True)).T @ self._series[rows]
-        found = {kind: np.rint(live).astype(np.int64) for kind, live in zip(KINDS, series, strict=True) if live.any()}
-        return dict(sorted(found.items(), key=lambda item: -int(item[1].max())))
+        made: dict[int, Counter[int]] = defaultdict(Counter)
+        for stack, kind, born in self.trace.counts.rows("stack", "kind", "born"):
+            if born and self._site_of_stack[stack] >= 0:
+                made[stack][kind if kind < len(KINDS) else 0] += born
+        series: dict[int, list[float]] = {}
+        for stack, site in enumerate(self._site_of_stack):
+            if site < 0 or not any(self._series[stack]):
+                continue
+            # A line may make several kinds; each has the share of the line's descriptors that it has of its births.
+            births = made.get(stack) or {0: 1}
+            for kind, count in births.items():
+                share = count / sum(births.values())
+                pairs = zip(series.get(kind) or [0.0] * GRID, self._series[stack], strict=True)
+                series[kind] = [total + share * live for total, live in pairs]
+        found = {KINDS[kind]: array("q", map(round, live)) for kind, live in sorted(series.items()) if any(live)}
+        return dict(sorted(found.items(), key=lambda item: -max(item[1])))
 
     @cached_property
     def unknown(self) -> list[UnknownOrigin]:
@@ -591,7 +552,7 @@ class Statistics:
     @property
     def coverage(self) -> float:
         """The part of all births that was seen, from 0 to 1."""
-        seen = int(self.trace.counts["born"].sum())
+        seen = sum(self.trace.counts["born"])
         unseen = sum(process.counts.get("birth_unseen", 0) + len(process.unknown) for process in self.trace.processes)
         return seen / (seen + unseen) if seen + unseen else 1.0
 
@@ -668,11 +629,11 @@ def user_frame(frames: Sequence[SourceFrame]) -> SourceFrame:
     return frames[0] if frames else SourceFrame("(no Python frame)", 0, "")
 
 
-def _assign_sites(trace: Trace) -> tuple[list[SourceFrame], np.ndarray]:
+def _assign_sites(trace: Trace) -> tuple[list[SourceFrame], list[int]]:
     """Returns the frame of each site, and the site of each stack: -1 for what the tracer itself did."""
     frames: dict[tuple[str, int, str], int] = {}
     found: list[SourceFrame] = []
-    site_of = np.full(len(trace.stacks), -1, np.int64)
+    site_of = [-1] * len(trace.stacks)
     for stack in range(len(trace.stacks)):
         of_stack = trace.frames_of(stack)
         if any(is_own(frame.file) for frame in of_stack):
@@ -686,24 +647,36 @@ def _assign_sites(trace: Trace) -> tuple[list[SourceFrame], np.ndarray]:
     return found, site_of
 
 
-def _growth(grid: np.ndarray, series: np.ndarray, begin: int | None = None) -> tuple[float, float]:
+def _linspace(begin: float, end: float) -> list[float]:
+    step = (end - begin) / (GRID - 1)
+    return [*(begin + number * step for number in range(GRID - 1)), end]
+
+
+def _sum_series(parts: Iterable[Sequence[int]]) -> array[int]:
+    total = array("q", [0]) * GRID
+    for part in parts:
+        total = array("q", map(add, total, part))
+    return total
+
+
+def _quantile(ordered: Sequence[float], part: float) -> float:
+    """Interpolates between the two nearest of sorted values."""
+    at = part * (len(ordered) - 1)
+    low, high = ordered[math.floor(at)], ordered[math.ceil(at)]
+    return low + (high - low) * (at % 1)
+
+
+def _growth(grid: Sequence[float], series: Sequence[int], begin: int | None = None) -> tuple[float, float]:
     """Returns the rise of the baseline and its slope a minute, or zeros if the rise is small or a single step."""
     if begin is None:  # a site that first runs late in the program does not look steady for that
-        begin = int(np.argmax(series > 0))
+        begin = next((at for at, live in enumerate(series) if live > 0), 0)
     width = (len(series) - begin) // _BINS
     if width < 2:
         return 0.0, 0.0
-    bins = series[len(series) - _BINS * width :].reshape(_BINS, width).min(axis=1)
-    at = grid[len(grid) - _BINS * width :].reshape(_BINS, width).mean(axis=1)
+    starts = range(len(series) - _BINS * width, len(series), width)
+    bins = [min(series[start : start + width]) for start in starts]
     rise = float(bins[-1] - bins[0])
     if rise < LEAST_RISE:
         return 0.0, 0.0
-    slope = find_slope(at.tolist(), bins.tolist())
+    slope = find_slope([sum(grid[start : start + width]) / width for start in starts], bins)
     return (rise, slope.value * 60) if slope.low > 0 and slope.value > 0 else (0.0, 0.0)
-
-
-def lifetime_keys(events: np.ndarray) -> np.ndarray:
-    """Gives each lifetime of a number in a process one key."""
-    process, fd, gen = (events[name].astype(np.uint64) for name in ("process", "fd", "gen"))
-    key: np.ndarray = process << np.uint64(48) | fd << np.uint64(28) | gen & np.uint64((1 << 28) - 1)
-    return key

@@ -1,11 +1,12 @@
 """The recording of one program: what `holdfast trace` saves and `holdfast report` reads.
 
-A `.hft` file is a zip archive of one JSON document and four numpy arrays. It is self-contained: stacks are resolved to
-files, lines and functions, and the text of the source lines is stored with them.
+A `.hft` file is a zip archive of one JSON document and four tables in numpy's file format. It is self-contained: stacks
+are resolved to files, lines and functions, and the text of the source lines is stored with them.
 """
 
 from __future__ import annotations
 
+import ast
 import errno
 import io
 import json
@@ -13,61 +14,50 @@ import math
 import os
 import stat
 import zipfile
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ..._util.atomic import check_replaceable, write_atomically
 from ...errors import CorruptError, FormatError, HoldfastError, WriteError
+from .log_format import BIRTH, CLOSE, CLOSE_UNSEEN
+from .tables import Table, row_bytes
 
 SUFFIX = ".hft"
 _VERSION = 1
 _MOST_BYTES = 1 << 30  # of one member, unpacked: refuses an archive that was made to fill the memory
 
-EVENTS = np.dtype(
-    [
-        ("t_s", "<f8"),
-        ("process", "<u4"),
-        ("tid", "<u4"),
-        ("fd", "<i4"),
-        ("stack", "<u4"),
-        ("action", "u1"),
-        ("kind", "u1"),
-        ("error", "<u2"),
-        ("aux", "<i4"),
-        ("gen", "<u4"),
-    ]
-)
-OPEN = np.dtype(
-    [
-        ("t_s", "<f8"),
-        ("process", "<u4"),
-        ("tid", "<u4"),
-        ("fd", "<i4"),
-        ("stack", "<u4"),
-        ("kind", "u1"),
-        ("flags", "u1"),
-        ("gen", "<u4"),
-    ]
-)
-COUNTS = np.dtype(
-    [
-        ("process", "<u4"),
-        ("stack", "<u4"),
-        ("kind", "u1"),
-        ("born", "<u4"),
-        ("closed", "<u4"),
-        ("live", "<i4"),
-        ("peak", "<u4"),
-        ("inherited_closed", "<u4"),
-        ("foreign_closed", "<u4"),
-    ]
-)
-SAMPLES = np.dtype([("t_s", "<f8"), ("process", "<u4"), ("stack", "<u4"), ("live", "<i4")])
-_ARRAYS = {"events": EVENTS, "open": OPEN, "counts": COUNTS, "samples": SAMPLES}
+EVENTS = {
+    "t_s": "d",
+    "process": "I",
+    "tid": "I",
+    "fd": "i",
+    "stack": "I",
+    "action": "B",
+    "kind": "B",
+    "error": "H",
+    "aux": "i",
+    "gen": "I",
+}
+OPEN = {"t_s": "d", "process": "I", "tid": "I", "fd": "i", "stack": "I", "kind": "B", "flags": "B", "gen": "I"}
+COUNTS = {
+    "process": "I",
+    "stack": "I",
+    "kind": "B",
+    "born": "I",
+    "closed": "I",
+    "live": "i",
+    "peak": "I",
+    "inherited_closed": "I",
+    "foreign_closed": "I",
+}
+SAMPLES = {"t_s": "d", "process": "I", "stack": "I", "live": "i"}
+_TABLES = {"events": EVENTS, "open": OPEN, "counts": COUNTS, "samples": SAMPLES}
+_NPY = b"\x93NUMPY\x01\x00"
+_NPY_TYPES = {"d": "<f8", "I": "<u4", "i": "<i4", "H": "<u2", "B": "|u1"}
 
 
 class SourceFrame(NamedTuple):
@@ -117,16 +107,32 @@ class Trace:
     owners: Mapping[int, Sequence[str]]  # stack -> what keeps its descriptors, as text
     targets: Mapping[int, Sequence[str]]  # stack -> examples of what its descriptors lead to
     warnings: tuple[str, ...]
-    events: np.ndarray = field(repr=False)
-    open: np.ndarray = field(repr=False)
-    counts: np.ndarray = field(repr=False)
-    samples: np.ndarray = field(repr=False)
+    events: Table = field(repr=False)
+    open: Table = field(repr=False)
+    counts: Table = field(repr=False)
+    samples: Table = field(repr=False)
     no_reuse: bool = False  # recorded with --no-reuse
     untraced: tuple[tuple[int, str], ...] = ()  # processes that were seen without the library, and their commands
 
     def frames_of(self, stack: int) -> list[SourceFrame]:
         """Returns the frames of a stack, innermost first."""
         return [self.frames[number] for number in self.stacks[stack]] if 0 <= stack < len(self.stacks) else []
+
+    @cached_property
+    def closes(self) -> array[int]:
+        """For each event, the event that closed what it made; -1 if it made nothing or that was not closed."""
+        events = self.events
+        found = array("i", [-1]) * len(events)
+        births: dict[int, int] = {}  # the latest one of each number of each process
+        gens = events["gen"]
+        for at, (action, process, fd) in enumerate(events.rows("action", "process", "fd")):
+            if action == BIRTH:
+                births[process << 32 | fd & 0xFFFFFFFF] = at
+            elif action in (CLOSE, CLOSE_UNSEEN):
+                birth = births.get(process << 32 | fd & 0xFFFFFFFF, -1)
+                if birth >= 0 and gens[birth] == gens[at] and found[birth] < 0:
+                    found[birth] = at
+        return found
 
 
 def check_target(target: Path) -> None:
@@ -138,15 +144,14 @@ def check_target(target: Path) -> None:
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
     """Writes a recording over whatever has this name. The name changes hands only when the file is complete."""
-    facts: dict[str, Any] = {name: getattr(trace, name) for name in trace.__dataclass_fields__ if name not in _ARRAYS}
+    facts: dict[str, Any] = {name: getattr(trace, name) for name in trace.__dataclass_fields__ if name not in _TABLES}
     facts["version"] = _VERSION
     facts["processes"] = [asdict(process) for process in trace.processes]
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         archive.writestr("trace.json", json.dumps(facts, ensure_ascii=True))
-        for name in _ARRAYS:
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, getattr(trace, name), allow_pickle=False)
+        for name in _TABLES:
+            archive.writestr(f"{name}.npy", _as_npy(getattr(trace, name)))
     write_atomically(path, packed.getvalue(), private=True)  # it names files and shows source lines
 
 
@@ -169,15 +174,15 @@ def load(path: str | os.PathLike[str]) -> Trace:
                 raise FormatError(
                     name, None, None, f"expected a recording of version {_VERSION}, got {facts.get('version')!r}"
                 )
-            arrays = {}
-            for key, dtype in _ARRAYS.items():
+            tables = {}
+            for key, layout in _TABLES.items():
                 part = f"{key}.npy"
-                arrays[key] = _array(_member(archive, part, name), dtype)
+                tables[key] = _from_npy(_member(archive, part, name), layout)
         part = "content"
-        return _make(facts, arrays)
+        return _make(facts, tables)
     except HoldfastError:
         raise
-    except Exception as error:  # zipfile, json and numpy raise nearly anything for damaged data
+    except Exception as error:  # zipfile, json and ast raise nearly anything for damaged data
         if isinstance(error, OSError) and error.errno != errno.EINVAL:  # EINVAL: an offset before the file's beginning
             raise
         got = _what(Path(path)) + (f" whose {part} is damaged" if part else "")
@@ -199,15 +204,31 @@ def _member(archive: zipfile.ZipFile, member: str, path: str) -> bytes:
     return archive.read(member)
 
 
-def _array(data: bytes, dtype: np.dtype) -> np.ndarray:
-    file = io.BytesIO(data)
-    np.lib.format.read_magic(file)
-    shape, _, found = np.lib.format.read_array_header_1_0(file)
-    # Not read_array: it makes room for as many rows as the header says before it looks whether they are there.
-    rows, rest = divmod(len(data) - file.tell(), dtype.itemsize)
-    if found != dtype or list(shape) != [rows] or rest:
-        raise ValueError(f"expected {rows} rows of {dtype.itemsize} bytes, got {shape} and {rest} more bytes")
-    return np.frombuffer(data, dtype, offset=file.tell())
+def _npy_header(layout: Mapping[str, str], rows: int) -> dict[str, Any]:
+    descr = [(name, _NPY_TYPES[code]) for name, code in layout.items()]
+    return {"descr": descr, "fortran_order": False, "shape": (rows,)}
+
+
+def _as_npy(table: Table) -> bytes:
+    """Packs a table as `numpy.save` would, so that `numpy.load` can read it."""
+    header = repr(_npy_header(table.layout, len(table))).encode()
+    length = -(-(len(_NPY) + 2 + len(header) + 1) // 64) * 64
+    header = header.ljust(length - len(_NPY) - 3) + b"\n"
+    return _NPY + len(header).to_bytes(2, "little") + header + table.pack()
+
+
+def _from_npy(data: bytes, layout: Mapping[str, str]) -> Table:
+    start = len(_NPY) + 2
+    if data[: len(_NPY)] != _NPY:
+        raise ValueError(f"expected an array in numpy's format, got {data[:8]!r}")
+    header_bytes = int.from_bytes(data[len(_NPY) : start], "little")
+    header = ast.literal_eval(data[start : start + header_bytes].decode("latin-1"))
+    start += header_bytes
+    size = row_bytes(layout)
+    rows, rest = divmod(max(0, len(data) - start), size)
+    if header != _npy_header(layout, rows) or rest:
+        raise ValueError(f"expected {rows} rows of {size} bytes, got {header['shape']} and {rest} more bytes")
+    return Table.unpack(layout, data[start:])
 
 
 def _what(path: Path) -> str:
@@ -255,7 +276,7 @@ def _process(facts: dict[str, Any], processes: int) -> TracedProcess:
     )
 
 
-def _make(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trace:
+def _make(facts: dict[str, Any], tables: dict[str, Table]) -> Trace:
     processes = tuple(_process(process, len(facts["processes"])) for process in facts["processes"])
     frames = tuple(
         SourceFrame(str(file), _integer(line), str(function), str(text))
@@ -264,12 +285,12 @@ def _make(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trace:
     stacks = tuple(tuple(_integer(frame) for frame in stack) for stack in facts["stacks"])
     if any(not 0 <= frame < len(frames) for stack in stacks for frame in stack):
         raise ValueError("a stack names a frame that does not exist")
-    for name, array in arrays.items():
-        if len(array) and array["process"].max() >= len(processes):
+    for name, table in tables.items():
+        if max(table["process"], default=-1) >= len(processes):
             raise ValueError(f"{name} names a process that does not exist")
-        if "stack" in (array.dtype.names or ()) and len(array) and array["stack"].max() >= len(stacks):
+        if max(table["stack"], default=-1) >= len(stacks):
             raise ValueError(f"{name} names a stack that does not exist")
-        if "t_s" in (array.dtype.names or ()) and not np.isfinite(array["t_s"]).all():
+        if "t_s" in table.layout and not all(map(math.isfinite, table["t_s"])):
             raise ValueError(f"{name} holds a time that is no number")
 
     def by_stack(name: str) -> dict[int, list[str]]:
@@ -289,10 +310,10 @@ def _make(facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trace:
         native=by_stack("native"),
         owners=by_stack("owners"),
         targets=by_stack("targets"),
-        events=arrays["events"],
-        open=arrays["open"],
-        counts=arrays["counts"],
-        samples=arrays["samples"],
+        events=tables["events"],
+        open=tables["open"],
+        counts=tables["counts"],
+        samples=tables["samples"],
         no_reuse=bool(facts.get("no_reuse")),
         untraced=tuple((_integer(pid), str(command)) for pid, command in facts.get("untraced", ())),
     )

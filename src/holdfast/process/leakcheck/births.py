@@ -46,10 +46,9 @@ class Births:
         stacks = Stacks(images)
         found: dict[tuple[Frame, ...], list[int]] = defaultdict(list)
         for fd in fds:
-            entry = image.entries[fd] if fd < len(image.entries) else None
-            if entry is None or not entry["flags"] & LIVE or entry["flags"] & BEFORE:
+            if fd >= len(image.entries) or image.entries["flags"][fd] & (LIVE | BEFORE) != LIVE:
                 continue
-            frames = stacks.resolve(image, int(entry["stack"])).frames
+            frames = stacks.resolve(image, image.entries["stack"][fd]).frames
             if frames:
                 found[tuple(frame for frame in frames if not is_library(frame.file)) or frames[:1]].append(fd)
         ordered = sorted(found.items(), key=lambda item: -len(item[1]))

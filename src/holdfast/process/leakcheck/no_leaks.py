@@ -52,7 +52,7 @@ class Check:
         self._kinds = check_kinds(kinds)
         self._watch = ImportWatch()
         if trace:
-            from .births import start_recording  # loads numpy
+            from .births import start_recording  # loads the tracer
 
             self.births = start_recording()  # before the snapshot, which then has what it opens itself
         self._before = frozenset(take_resource_snapshot())

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.process.doctor.render import TableColumn, bar, clock, draw_stems, make_table, short_when, sparkline, when
+from holdfast._util.terminal import TableColumn, bar, make_table, sparkline
+from holdfast.process.doctor.render import clock, draw_stems, short_when, when
 from holdfast.procfs.limits import NAMES, Limit, amount, finite, name_of, percent, quantity
 
 NOW = datetime(2026, 3, 4, 18, 31)

@@ -98,7 +98,7 @@ def test_busy_threads_and_a_second_recording(tmp_path: Path) -> None:
         for _ in range(2):
             trace = record_attached(running.pid, for_s=0.3)
             assert leaked(trace) >= 10
-            assert sum(trace.open["flags"] == 5) >= 3  # what was open before
+            assert trace.open["flags"].count(5) >= 3  # what was open before
         assert running.says_that_it_is_fine()
 
 
@@ -187,7 +187,7 @@ def test_a_program_that_is_not_python(tmp_path: Path) -> None:
         running = Child(tmp_path, [built(SAYS_READY + body, tmp_path)])
         try:
             if works:
-                assert record_attached(running.pid, for_s=0.2).counts["born"].sum() > 10
+                assert sum(record_attached(running.pid, for_s=0.2).counts["born"]) > 10
             else:
                 with pytest.raises(TraceUnavailableError, match="it is busy and runs no Python"):
                     record_attached(running.pid)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.process.fdtrace.log_format import ATTACHED, BEFORE, BIRTH, LIVE
-from traced_process import LIBRARY, Recording, assert_adds_up, live_numbers, needs_library, read
+from traced_process import LIBRARY, Recording, as_array, assert_adds_up, live_numbers, needs_library, read
 
 pytestmark = needs_library
 
@@ -45,7 +45,7 @@ def attached(code: str, folder: Path) -> str:
 
 
 def _leaks(recording: Recording, image: object) -> int:
-    births = image.events[image.events["action"] == BIRTH]  # type: ignore[attr-defined]
+    births = as_array(image.events, action=BIRTH)  # type: ignore[attr-defined]
     stacks = [recording.frames(image, event) for event in births]  # type: ignore[arg-type]
     return sum(bool(stack) and stack[0].function == "leak" for stack in stacks)
 
@@ -167,7 +167,7 @@ def test_a_library_that_is_loaded_later_is_recorded_too(tmp_path: Path) -> None:
     assert live_numbers(image) == set(json.loads(output))
     connects = [
         event["action"]
-        for event in image.events
+        for event in as_array(image.events)
         if (stack := recording.frames(image, event)) and stack[0].function == "connect"
     ]
     assert len(connects) >= 20
@@ -198,7 +198,7 @@ def test_torch_is_loaded_into_an_attached_process_and_the_library_into_one_with_
         recording = read(tmp_path / name)
         image = recording.image()
         # torch writes the file in C++, below the line that saves it.
-        saved = [(event, recording.frames(image, event)) for event in image.events]
+        saved = [(event, recording.frames(image, event)) for event in as_array(image.events)]
         saved = [(event, stack) for event, stack in saved if any(frame.function == "save" for frame in stack)]
         births = [stack for event, stack in saved if event["action"] == BIRTH]
         assert sum(stack[0].function.startswith("_open_zipfile_writer") for stack in births) == 1

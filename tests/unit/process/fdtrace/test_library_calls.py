@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.process.fdtrace.image import Image
 from holdfast.process.fdtrace.log_format import BAD, BIRTH, CLOSE, EBADF, KINDS
-from traced_process import Recording, needs_library, run
+from traced_process import Recording, as_array, needs_library, run
 
 pytestmark = needs_library
 
@@ -25,7 +25,7 @@ NOT_FROM_PYTHON = {"_Exit", "clone", "vfork", *STARTS.split()}
 def _events(image: Image, recording: Recording, caller: str = "") -> list[str]:
     """Return the events of an image as the programs print them; with `caller`, those below its frames."""
     found = []
-    for event in image.events:
+    for event in as_array(image.events):
         line = ""
         if caller:
             frames = recording.frames(image, event)
@@ -54,7 +54,7 @@ def test_calls_of_a_c_program_are_recorded_and_unchanged(tmp_path: Path) -> None
     assert _events(image, recording) == [line for line in output.splitlines() if line[0] in "+-!"]
     counts = image.header.counts
     assert not counts["close_unseen"] | counts["birth_unseen"] | counts["reentrant"] | counts["lost_stacks"]
-    assert all(image.events["stack"][image.events["action"] == BIRTH])  # the address of the caller
+    assert all(as_array(image.events, action=BIRTH)["stack"])  # the address of the caller
     assert image.header.end_kind == 1
     others = [other.header.end_kind for other in recording.images.values() if other is not image]
     assert others == [2] * 4  # the shells of popen and system, and the children that call _exit and _Exit

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.process.fdtrace.log_format import BIRTH, NO_REUSE
-from traced_process import LIBRARY, interpreters, live_numbers, needs_library, run
+from traced_process import LIBRARY, as_array, interpreters, live_numbers, needs_library, run
 
 pytestmark = [needs_library, pytest.mark.needs("gcc")]
 
@@ -81,7 +81,7 @@ def test_a_c_signal_handler_that_opens_a_file_while_python_runs(tmp_path: Path, 
     for version, python in interpreters().items():
         recording, _ = run([python, "-c", INTERRUPTED, library, own_stack], tmp_path / version)
         image = recording.image()
-        births = image.events[image.events["action"] == BIRTH]
+        births = as_array(image.events, action=BIRTH)
         stacks = [recording.frames(image, event) for event in births[-2000:]]
         # Most signals come while Python code runs, and its frames are read there as well.
         assert sum(any(frame.function == "work" for frame in stack) for stack in stacks) > 1000, version

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.process.fdtrace.image import Image
 from holdfast.process.fdtrace.log_format import BIRTH, CLOSE, FAIL, LIVE, NATIVE, NO_REUSE
-from traced_process import Recording, assert_adds_up, environment, live_numbers, needs_library, read, run
+from traced_process import Recording, as_array, assert_adds_up, environment, live_numbers, needs_library, read, run
 
 pytestmark = needs_library
 
@@ -27,7 +27,7 @@ def python(code: str, folder: Path, *arguments: str, **more: object) -> tuple[Re
 
 def _births(recording: Recording, image: Image, function: str) -> list[np.void]:
     """Return the births whose innermost frame is of a function."""
-    births = image.events[image.events["action"] == BIRTH]
+    births = as_array(image.events, action=BIRTH)
     return [event for event in births if (stack := recording.frames(image, event)) and stack[0].function == function]
 
 
@@ -103,7 +103,7 @@ fill()
     assert first.split()[0] == "24"
     assert others == ["24"] * 3 + [""]
     image = recording.image()
-    failed = image.events[image.events["action"] == FAIL]
+    failed = as_array(image.events, action=FAIL)
     assert [recording.frames(image, event)[0].function for event in failed][:2] == ["fill", "socket.__init__"]
     assert [image.header.calls[event["aux"]] for event in failed] == ["open64", "socket", "pipe2", "fcntl64"]
     assert set(failed["error"]) == {errno.EMFILE}
@@ -158,16 +158,16 @@ churn()
     image = recording.image()
     assert image.dropped_events > 5000
     assert len(image.events) == image.header.ring_events
-    assert np.all(np.diff(image.events["t_ns"].astype(np.int64)) >= 0)
+    assert np.all(np.diff(as_array(image.events)["t_ns"].astype(np.int64)) >= 0)
     assert not _births(recording, image, "first")
-    live = image.entries[image.entries["flags"] & LIVE > 0]
+    live = as_array(image.entries)[as_array(image.entries)["flags"] & LIVE > 0]
     assert (
         sum(bool(frames) and frames[0].function == "first" for frames in (recording.frames(image, e) for e in live))
         == 9
     )
     assert_adds_up(image)
     # Python rewrites a call that ran often to another instruction, so one line may have two stacks.
-    churned = [c for c in image.counters if (f := recording.frames(image, c)) and f[0].function == "churn"]
+    churned = [c for c in as_array(image.counters) if (f := recording.frames(image, c)) and f[0].function == "churn"]
     assert (
         sum(int(counter["born"]) for counter in churned) == sum(int(counter["closed"]) for counter in churned) == 20000
     )
@@ -191,12 +191,12 @@ os._exit(0)
     recording, _ = run([sys.executable, script], tmp_path / "logs")
     image = recording.image()
     assert image.header.counts["lost_stacks"] == 0
-    births = image.events[image.events["action"] == BIRTH]
+    births = as_array(image.events, action=BIRTH)
     last = [recording.stacks.resolve(image, int(event["stack"])) for event in births[-2:]]
     assert [stack.frames[0].function for stack in last] == ["run_generated", "after"]
     assert [stack.is_cut for stack in last] == [True, False]
     assert image.header.live == len(live_numbers(image)) == 3
-    assert int(image.counters["live"].sum()) == 0
+    assert sum(image.counters["live"]) == 0
 
 
 def test_a_leak_has_its_line_when_the_tables_of_stacks_and_code_are_full(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ os._exit(0)
     image = recording.image()
     assert image.header.counts["lost_stacks"] == 0
     assert image.header.counts["short_stacks"] > 10_000
-    live = image.entries[image.entries["flags"] == LIVE]
+    live = as_array(image.entries, flags=LIVE)
     stacks = {recording.stacks.resolve(image, int(entry["stack"])) for entry in live}
     assert len(live) == 50
     assert [[frame.function for frame in stack.frames] for stack in stacks] == [["deep", "leak"]]
@@ -308,7 +308,7 @@ def test_stacks_are_taken_only_above_the_number_that_arms_them(tmp_path: Path) -
     image = recording.image()
     assert len(_births(recording, image, "leak")) in range(45, 55)
     assert_adds_up(image)
-    closes = image.events[image.events["action"] == CLOSE]
+    closes = as_array(image.events, action=CLOSE)
     assert not np.any(closes["stack"])
 
 

@@ -18,7 +18,7 @@ from holdfast.errors import TraceUnavailableError
 from holdfast.process.fdtrace.image import Image
 from holdfast.process.fdtrace.log_format import BEFORE, BIRTH, CLOSE, CLOSE_UNSEEN, FAIL, KINDS, LIVE
 from holdfast.process.fdtrace.partial import PartialRecorder
-from traced_process import Recording, assert_adds_up, history, live_numbers, read
+from traced_process import Recording, as_array, assert_adds_up, history, live_numbers, read
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def stopped(recorder: PartialRecorder, folder: Path) -> Recording:
 def births_of(recording: Recording, image: Image) -> Counter[str]:
     """Count the births in functions of this file, by the innermost one."""
     found = Counter[str]()
-    for event in image.events[image.events["action"] == BIRTH]:
+    for event in as_array(image.events, action=BIRTH):
         frames = [frame for frame in recording.frames(image, event) if frame.file == __file__]
         if frames:
             found[frames[0].function.rpartition(".")[2]] += 1
@@ -68,7 +68,7 @@ def test_a_file_object_s_close_is_noticed_when_its_number_is_used_again(
     assert again.fileno() == fd
     again.close()
     image = stopped(recorder, tmp_path).image()
-    events = image.events[image.events["fd"] == fd]
+    events = as_array(image.events, fd=fd)
     assert [int(action) for action in events["action"]] == [BIRTH, CLOSE_UNSEEN, BIRTH, CLOSE]
     assert [KINDS[kind] for kind in events["kind"]] == ["file", "file", "socket", "socket"]
 
@@ -81,7 +81,7 @@ def test_sockets_that_python_is_given(recorder: PartialRecorder, tmp_path: Path)
         numbers = {server.fileno(), client.fileno(), accepted.fileno()}
         accepted.close()
     image = stopped(recorder, tmp_path).image()
-    born = image.events[(image.events["action"] == BIRTH) & (image.events["kind"] == KINDS.index("socket"))]
+    born = as_array(image.events, action=BIRTH, kind=KINDS.index("socket"))
     assert set(born["fd"].tolist()) == numbers
     assert len(born) == 3
 
@@ -91,11 +91,11 @@ def test_what_c_code_opens_has_no_stack(recorder: PartialRecorder, tmp_path: Pat
     fd = libc.dup(0)
     recorder.reconcile()
     image = read(tmp_path).image()
-    assert int(image.entries[fd]["flags"]) == LIVE | BEFORE
-    assert not image.entries[fd]["stack"]
+    assert image.entries["flags"][fd] == LIVE | BEFORE
+    assert not image.entries["stack"][fd]
     libc.close(fd)
     image = stopped(recorder, tmp_path).image()
-    assert not image.entries[fd]["flags"] & LIVE
+    assert not image.entries["flags"][fd] & LIVE
     assert image.header.counts["close_unseen"] >= 1
 
 
@@ -117,7 +117,7 @@ def test_a_call_that_finds_no_free_descriptor(recorder: PartialRecorder, tmp_pat
     for fd in kept:
         os.close(fd)
     image = stopped(recorder, tmp_path).image()
-    failed = image.events[image.events["action"] == FAIL]
+    failed = as_array(image.events, action=FAIL)
     assert failed["error"].tolist() == [errno.EMFILE] * 2
     assert [image.header.calls[number] for number in failed["aux"]] == ["dup", "socket"]
     assert image.header.counts["failed"] == 2
@@ -174,7 +174,7 @@ def test_more_stacks_than_the_log_has_room_for(recorder: PartialRecorder, tmp_pa
     recording = stopped(recorder, tmp_path)
     image = recording.image()
     assert_adds_up(image)
-    frames = [recording.frames(image, event) for event in image.events if event["action"] == BIRTH]
+    frames = [recording.frames(image, event) for event in as_array(image.events, action=BIRTH)]
     assert len(frames) >= 1200
     assert any(frame[0].file.startswith(f"/{long[:500]}") for frame in frames if frame)
     assert any(not frame for frame in frames)
@@ -186,5 +186,5 @@ def test_equal_code_of_two_files_is_told_apart(recorder: PartialRecorder, tmp_pa
         exec(compile("import os\nos.close(os.dup(0))", name, "exec"), {})
     recording = stopped(recorder, tmp_path)
     image = recording.image()
-    files = [recording.frames(image, event)[0].file for event in image.events if event["action"] == BIRTH]
+    files = [recording.frames(image, event)[0].file for event in as_array(image.events, action=BIRTH)]
     assert [file for file in files if file in ("/a.py", "/b.py")] == ["/a.py", "/b.py"]

@@ -25,7 +25,7 @@ from holdfast.process.fdtrace.html_page import PageData
 from holdfast.process.fdtrace.recording import LIBRARY, TraceOptions, check_command, environment, log_folder, record
 from holdfast.process.fdtrace.render import Findings, ReportPage
 from holdfast.process.fdtrace.sites import Statistics
-from traced_process import needs_library
+from traced_process import as_array, needs_library
 
 LEAK = "import os\nkept = [os.dup(0) for _ in range(30)]\n"
 
@@ -239,7 +239,7 @@ for batch in range(4):
     assert len(trace.processes) == 601
     assert {process.ended for process in trace.processes[1:]} == {"_exit"}
     leaks = [number for number, stack in enumerate(trace.stacks) if stack and trace.frames[stack[0]].function == "leak"]
-    counts = trace.counts[np.isin(trace.counts["stack"], leaks)]
+    counts = as_array(trace.counts)[np.isin(as_array(trace.counts)["stack"], leaks)]
     assert (int(counts["born"].sum()), int(counts["closed"].sum())) == (1200, 600)
     assert not trace.warnings
 
@@ -260,7 +260,7 @@ def test_the_events_of_ended_processes_are_bounded(tmp_path: Path, monkeypatch: 
     assert len(trace.events) <= 100
     assert len(trace.processes) == 6
     assert sum(process.dropped_events for process in trace.processes) >= 100
-    assert int(trace.counts["born"].sum()) >= 100
+    assert sum(trace.counts["born"]) >= 100
 
 
 # ---- the look at the owners, at the end of a program

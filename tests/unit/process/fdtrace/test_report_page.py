@@ -13,16 +13,15 @@ from holdfast.cli import report as command
 from holdfast.cli.app import run
 from holdfast.process.fdtrace import trace_file
 from holdfast.process.fdtrace.compare import compare
+from holdfast.process.fdtrace.export import folded_stacks, report_as_dict
 from holdfast.process.fdtrace.render import (
     ChangesPage,
     Findings,
     ReportPage,
     SitePage,
-    folded_stacks,
     library_path,
     owner_words,
     path_words,
-    report_as_dict,
     time_words,
 )
 from holdfast.process.fdtrace.sites import Statistics

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.process.fdtrace.log_format import BIRTH
-from traced_process import interpreters, needs_library, run
+from traced_process import as_array, interpreters, needs_library, run
 
 pytestmark = needs_library
 
@@ -37,7 +37,7 @@ def _compare(python: str, folder: Path, version: str) -> int:
     assert image.header.counts["lost_stacks"] == 0
     compared = 0
     for thread, expected in json.loads(output.read_text()).items():
-        births = image.events[(image.events["tid"] == int(thread)) & (image.events["action"] == BIRTH)]
+        births = as_array(image.events, tid=int(thread), action=BIRTH)
         stacks = [recording.frames(image, event) for event in births]
         got = [[list(frame) for frame in stack] for stack in stacks if stack and OWN.match(stack[0].function)]
         assert len(got) == len(expected), (version, thread)
@@ -51,9 +51,7 @@ def test_a_stack_that_is_deeper_than_the_limit_keeps_its_innermost_frames(tmp_pa
     code = "import os\ndef down(n):\n  return down(n - 1) if n else os.dup(0)\ndown(200)\n"
     recording, _ = run([sys.executable, "-c", code], tmp_path)
     image = recording.image()
-    stacks = [
-        recording.stacks.resolve(image, int(event["stack"])) for event in image.events if event["action"] == BIRTH
-    ]
+    stacks = [recording.stacks.resolve(image, int(event["stack"])) for event in as_array(image.events, action=BIRTH)]
     deep = [stack for stack in stacks if stack.frames and stack.frames[0].function == "down"]
     assert [len(stack.frames) for stack in deep] == [96]
     assert deep[0].is_cut
@@ -64,7 +62,7 @@ def test_names_of_every_width_are_read(tmp_path: Path, name: str) -> None:
     code = f"import os\ndef f{name}(): os.dup(0)\nexec(compile('f{name}()', '<{name}>', 'exec'))\n"
     recording, _ = run([sys.executable, "-c", code], tmp_path, extra={"PYTHONUTF8": "1"})
     image = recording.image()
-    births = image.events[image.events["action"] == BIRTH]
+    births = as_array(image.events, action=BIRTH)
     found = [frames[:2] for frames in (recording.frames(image, event) for event in births) if len(frames) > 1]
     plain = eval(f"(lambda f{name}: 0).__code__.co_varnames[0]")  # as Python normalises identifiers
     assert [(inner.function, outer.file) for inner, outer in found if inner.function == plain] == [(plain, f"<{name}>")]
@@ -84,7 +82,7 @@ def test_frames_as_python_314_keeps_them(tmp_path: Path, version: int, free_thre
     recording, _ = run([program], tmp_path / "logs")
     image = recording.image()
     assert image.header.has_python_stacks == is_known
-    [birth] = image.events[image.events["action"] == BIRTH]
+    [birth] = as_array(image.events, action=BIRTH)
     expected = [("fake.py", 15, "inner"), ("fake.py", 21, "outer")] if is_known else []
     assert [tuple(frame) for frame in recording.frames(image, birth)] == expected
 
@@ -94,6 +92,6 @@ def test_a_file_name_may_be_an_instance_of_a_subclass_of_str(tmp_path: Path) -> 
     for number, python in enumerate(interpreters().values()):
         recording, _ = run([python, "-c", code], tmp_path / str(number))
         image = recording.image()
-        births = image.events[image.events["action"] == BIRTH]
+        births = as_array(image.events, action=BIRTH)
         files = {frames[0].file for event in births if (frames := recording.frames(image, event))}
         assert "<a name " + "x" * 900 + ">" in files

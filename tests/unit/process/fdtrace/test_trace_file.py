@@ -24,19 +24,21 @@ from holdfast.errors import CorruptError, DataError, FormatError
 from holdfast.process.fdtrace import trace_file
 from holdfast.process.fdtrace.bad_descriptors import find_histories
 from holdfast.process.fdtrace.collector import Collector, assemble
+from holdfast.process.fdtrace.export import WEIGHTS, folded_stacks, report_as_dict
 from holdfast.process.fdtrace.html_page import PageData
 from holdfast.process.fdtrace.image import Stacks, read_image
 from holdfast.process.fdtrace.recording import LIBRARY, TraceOptions
-from holdfast.process.fdtrace.render import WEIGHTS, Findings, ReportPage, folded_stacks, report_as_dict
+from holdfast.process.fdtrace.render import Findings, ReportPage
 from holdfast.process.fdtrace.sites import Statistics
 from holdfast.process.fdtrace.trace_file import Trace
+from traced_process import as_array
 
 _FUZZ_S = 2.0
 
 
 def is_equal(one: Trace, two: Trace) -> bool:
     pairs = ((getattr(one, field.name), getattr(two, field.name)) for field in fields(Trace))
-    return all(np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for a, b in pairs)
+    return all(a == b for a, b in pairs)
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +93,19 @@ def test_odd_documents_are_refused(tmp_path: Path, text: str) -> None:
         archive.writestr("trace.json", text)
     with pytest.raises(DataError):
         trace_file.load(tmp_path / "a.hft")
+
+
+def test_the_tables_are_arrays_of_numpy(recording: Path, tmp_path: Path) -> None:
+    """Recordings of versions that saved with numpy can be read, and numpy reads those of this one."""
+    trace, copy = trace_file.load(recording), tmp_path / "saved-by-numpy.hft"
+    with zipfile.ZipFile(recording) as old, zipfile.ZipFile(copy, "w", zipfile.ZIP_DEFLATED) as new:
+        new.writestr("trace.json", old.read("trace.json"))
+        for name in ("events", "open", "counts", "samples"):
+            array = np.load(io.BytesIO(old.read(f"{name}.npy")))
+            assert np.array_equal(array, as_array(getattr(trace, name)))
+            with new.open(f"{name}.npy", "w") as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+    assert is_equal(trace_file.load(copy), trace)
 
 
 def test_a_member_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +216,7 @@ def test_the_error_names_the_damaged_part(recording: Path, tmp_path: Path) -> No
     with zipfile.ZipFile(tmp_path / "a.hft", "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in members.items():
             archive.writestr(name, data)
-    with pytest.raises(CorruptError, match=r"got a file of \d+ bytes whose counts\.npy is damaged \(TokenError"):
+    with pytest.raises(CorruptError, match=r"got a file of \d+ bytes whose counts\.npy is damaged \(SyntaxError"):
         trace_file.load(tmp_path / "a.hft")
 
 
@@ -238,7 +253,7 @@ def _read_everything(log: Path) -> None:
         return
     stacks = Stacks({image.key: image})
     for rows in (image.events, image.entries, image.counters):
-        for stack in np.unique(rows["stack"]).tolist()[:50]:
+        for stack in sorted(set(rows["stack"]))[:50]:
             stacks.resolve(image, stack)
     assert image.dropped_events >= 0
     trace = assemble(log.parent, Collector(log.parent), ["python"], exit_code=0, options=TraceOptions())
@@ -260,4 +275,4 @@ def _record_log(folder: Path) -> Path:
 
 
 def _a_stack(image: object) -> int:
-    return int(image.events["stack"].max())  # type: ignore[attr-defined]
+    return int(max(image.events["stack"]))  # type: ignore[attr-defined]

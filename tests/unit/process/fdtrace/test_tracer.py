@@ -20,6 +20,7 @@ from holdfast.process.fdtrace import trace_file
 from holdfast.process.fdtrace.log_format import BIRTH, CLOSE, KINDS
 from holdfast.process.fdtrace.recording import LIBRARY
 from holdfast.process.fdtrace.sites import Statistics
+from traced_process import as_array
 
 HERE = os.path.basename(__file__)
 
@@ -64,8 +65,8 @@ def test_a_block_is_recorded_with_the_lines_that_opened_and_closed(
     assert trace.frames == tracer.trace.frames
     assert trace.is_partial == (mode == "partial")
     assert trace.exit_code is None
-    born = [event for event in trace.events if event["action"] == BIRTH and event["fd"] == first]
-    closed = [event for event in trace.events if event["action"] == CLOSE and event["fd"] == first]
+    born = as_array(trace.events, action=BIRTH, fd=first)
+    closed = as_array(trace.events, action=CLOSE, fd=first)
     assert [trace.frames_of(int(event["stack"]))[0].line for event in (born[0], closed[0])] == [here, here + 3]
     top = trace.frames_of(int(born[0]["stack"]))[0]
     assert (top.file, top.text.split(",")[0]) == (__file__, "first")
