@@ -9,8 +9,8 @@ from guard_child import TAKEN, run_guarded
 pytestmark = pytest.mark.usefixtures("guard_runtime")
 
 # Objects of the interpreter: a growth of one for each call would be a million.
-MOST_BLOCKS = 3_000
-MOST_BYTES = 8 << 20
+MAX_BLOCKS = 3_000
+MAX_BYTES = 8 << 20
 
 
 def test_memory_after_a_million_reports_and_many_jobs() -> None:
@@ -49,8 +49,8 @@ with guard:
     )
     assert done.code == 0, done
     blocks, rss, threads = map(int, done.out[0].split())
-    assert blocks < MOST_BLOCKS
-    assert rss < MOST_BYTES
+    assert blocks < MAX_BLOCKS
+    assert rss < MAX_BYTES
     assert threads == 0
 
 

@@ -22,7 +22,7 @@ def test_the_soft_cap_drains() -> None:
     assert re.fullmatch(r"it uses 1\d\d descriptors, its soft cap is 100 \(limit 448\)", done.out[1])
     assert done.out[2] == "75 True"
     drains, ended = done.logged
-    assert drains == f"drains, and exits with 75 then: {done.out[1]}"
+    assert drains == f"draining: {done.out[1]}; will exit with 75"
     assert ended == f"ended after 0 jobs; {done.out[1]}"
 
 

@@ -472,7 +472,7 @@ with guard:
     {work.replace("drain()", "drain('the reason')")}
 """)
     assert done.code == 70, done
-    assert done.logged[0] == "drains, and exits with 75 then: the reason"
+    assert done.logged[0] == "draining: the reason; will exit with 75"
     assert done.logged[1].startswith("ends at once with exit code 70: its drain (the reason) has taken less than 1 s")
     assert " in stuck" in done.log
     assert not any(line.startswith("held by") for line in done.logged)

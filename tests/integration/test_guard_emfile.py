@@ -93,8 +93,8 @@ def test_every_function() -> None:
     done = run_guarded("import functools\n" + EVERYTHING, LIMIT, nofile=LIMIT)
     assert (done.code, done.out) == (0, ["['enough', 'enough'] []"]), done
     assert done.logged == [
-        "drains, and exits with 75 then: enough",
-        "exits with 0 after its drain: SIGTERM",
+        "draining: enough; will exit with 75",
+        "draining: SIGTERM; will exit with 0",
         "ended after 1 job, 6 failures; SIGTERM",
     ]
     assert "Current thread" in done.log  # SIGUSR2
@@ -103,13 +103,13 @@ def test_every_function() -> None:
 @pytest.mark.parametrize(
     ("options", "code", "line"),
     [
-        ("fds=None", 75, r"drains, and exits with 75 then: EXHAUSTED: .*; its limit is reached"),
-        ("fds=hold.Cap(soft=0.9), eta=None", 75, r"drains, and exits with 75 then: it uses 128 descriptors, .*"),
+        ("fds=None", 75, r"draining: EXHAUSTED: .*; its limit is reached; will exit with 75"),
+        ("fds=hold.Cap(soft=0.9), eta=None", 75, r"draining: it uses 128 descriptors, .*"),
         ("fds=hold.Cap(hard=0.9)", 70, r"ends at once with exit code 70: it uses 128 descriptors, .*"),
         (
             "fds=None, eta=None, max_age=0.5",
             75,
-            r"drains, and exits with 75 then: it is .* old \(max_age less jitter\)",
+            r"draining: it is .* old \(max_age less jitter\); will exit with 75",
         ),
         ("fds=None, eta=None, rss=hold.Cap(soft='5MB', tree=True)", 75, r"drains, .*: it uses .* of memory, .*"),
         ("fds=None, eta=None, children=hold.Cap(soft=1)", 75, r"drains, .*: it uses 1 child processes, .*"),
@@ -222,7 +222,7 @@ os._exit(guard.exit_code)
         nofile=LIMIT,
     )
     assert done.code == 75, done
-    assert done.logged[0].startswith("drains, and exits with 75 then: EXHAUSTED"), done.log
+    assert done.logged[0].startswith("draining: EXHAUSTED"), done.log
 
 
 def test_other_processes_see_and_ask_it() -> None:

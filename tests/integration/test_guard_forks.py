@@ -462,7 +462,7 @@ def test_pid_1_ends_at_once_even_if_its_dump_is_stuck() -> None:
     done = run_guarded(
         """
 import holdfast.process.guard.emergency
-holdfast.process.guard.emergency._MOST_DUMP_S = 0.5
+holdfast.process.guard.emergency._MAX_DUMP_S = 0.5
 holdfast.process.guard.emergency.dump = lambda *_, **__: threading.Event().wait(50)
 with hold.Guard(every=EVERY, threads=hold.Cap(hard=50)) as guard:
     assert os.getpid() == 1

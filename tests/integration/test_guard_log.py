@@ -29,7 +29,7 @@ with hold.Guard("wörker\\nx", log="guard.log") as guard:
     assert reminder.endswith("end the program with `raise SystemExit(guard.exit_code)`")
     assert earlier == "earlier"
     assert re.fullmatch(
-        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d holdfast guard wörker x\[\d+\]: drains, and exits with 75 then: a \[31m b",
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d holdfast guard wörker x\[\d+\]: draining: a \[31m b; will exit with 75",
         drains,
     )
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
@@ -52,7 +52,7 @@ def test_a_full_disk_does_not_disturb_the_worker() -> None:
 
 STUCK = """
 import holdfast.process.guard.emergency
-holdfast.process.guard.emergency._MOST_DUMP_S = 1.0
+holdfast.process.guard.emergency._MAX_DUMP_S = 1.0
 log, ours = sys.argv[1], None
 if log == "fifo":
     os.mkfifo(sys.argv[2])

@@ -22,7 +22,7 @@ Examples:
   /metrics      for Prometheus
   /healthz      200, or 503 if a target is out of descriptors or will be
                 within --unhealthy-eta, has ended, is restarted again and
-                again, frozen, hung or dark (?target=NAME asks about one)
+                again, frozen, hung or failing (?target=NAME asks about one)
   /readyz       200, or 503 also while a worker starts or drains
   /api/state, /api/targets, /api/events   JSON
 It needs holdfast-io[ui]. An address without a host is on 127.0.0.1;
@@ -93,7 +93,7 @@ if TYPE_CHECKING:
 
 _JITTER = 0.25
 _LEAST_EVERY_S = 0.1
-_MOST_EVERY_S = 900.0
+_MAX_EVERY_S = 900.0
 
 
 @command(__doc__)
@@ -186,7 +186,7 @@ def _check_usage(pids: tuple[int, ...], names: tuple[str, ...], every_s: float) 
         raise usage_error("say which process: its PID, or --name TEXT")
     if any(not name.strip() for name in names):
         raise usage_error("--name: expected a text, got none: it would be part of every command line")
-    if not _LEAST_EVERY_S <= every_s <= _MOST_EVERY_S:
+    if not _LEAST_EVERY_S <= every_s <= _MAX_EVERY_S:
         raise usage_error(f"--every: expected {_LEAST_EVERY_S} s to 15 minutes, got {every_s:g} s")
 
 
@@ -243,7 +243,7 @@ class Rounds:
         for event in events:
             _say(self._screen, dict(event), _line(event))
         for message in self._collector.messages:
-            self._notifier.tell(message, self._collector.target_facts(message["target"]))
+            self._notifier.send(message, self._collector.target_facts(message["target"]))
         notices = self._collector.store.notices
         while notices:
             _complain(notices.pop(0))

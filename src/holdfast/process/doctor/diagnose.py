@@ -231,7 +231,7 @@ class Examination:
 # ---- one process tree: a snapshot, samples for a while, a second snapshot, and a verdict on each process
 
 # The longest watch that ends by itself.
-MOST_S = 900.0
+MAX_S = 900.0
 _ROUNDS = 60
 _SOONEST_S = 0.1
 _BETWEEN_S = 20.0
@@ -322,7 +322,7 @@ class Observation:
             self._between = [*self._between[1 - _KEPT :], _by_identity(seen)]
         self._scan_at_s = passed_s + max(min(_BETWEEN_S, for_s / 4), _BETWEEN_REST * (self._clock() - began))
 
-    def watch_until_conclusive(self, progress: Callable[[float], object] | None = None, most_s: float = MOST_S) -> None:
+    def watch_until_conclusive(self, progress: Callable[[float], object] | None = None, max_s: float = MAX_S) -> None:
         """Samples until the verdict on every process of the first snapshot is conclusive, `most_s` at most.
 
         Where the first snapshot proves a leak, nothing is sampled.
@@ -334,7 +334,7 @@ class Observation:
             ended = progress is not None and bool(progress(passed_s))
             return ended or (passed_s >= LEAST_S and self._is_conclusive())
 
-        self.watch(most_s, report)
+        self.watch(max_s, report)
 
     def _is_conclusive(self) -> bool:
         """Whether one process is proven bad, or the samples are conclusive for all that are alive."""

@@ -30,25 +30,25 @@ def owners(fd: int, *, within_s: float = WITHIN_S) -> list[OwnerPath]:
 
 
 def owners_summary(
-    fds: Collection[int] | None = None, *, within_s: float = 2 * WITHIN_S, most: int = LOOKED_AT
+    fds: Collection[int] | None = None, *, within_s: float = 2 * WITHIN_S, maximum: int = LOOKED_AT
 ) -> list[OwnerGroup]:
     """Groups these descriptors (by default all but the standard three) by what holds them, the largest group first.
 
     Of more than `most`, an even sample is traced and the counts are estimates. Those that are not open are left out.
     """
-    if most < 1:
-        raise ValueError(f"expected most to be at least 1, got {most}")
+    if maximum < 1:
+        raise ValueError(f"expected most to be at least 1, got {maximum}")
     asked = sorted(set(fds)) if fds is not None else [fd for fd in open_fds() if fd > 2]
     asked = [fd for fd in asked if _target(fd) is not None]
-    paths = find_paths(spread(asked, most), within_s=within_s)
-    return group_paths(paths, len(asked) if len(asked) > most else None)
+    paths = find_paths(spread(asked, maximum), within_s=within_s)
+    return group_paths(paths, len(asked) if len(asked) > maximum else None)
 
 
-def spread(fds: Sequence[int], most: int) -> list[int]:
+def spread(fds: Sequence[int], maximum: int) -> list[int]:
     """Samples at most this many of them, evenly from the first to the last."""
-    if len(fds) <= most:
+    if len(fds) <= maximum:
         return list(fds)
-    return [fds[at * len(fds) // most] for at in range(most)]
+    return [fds[at * len(fds) // maximum] for at in range(maximum)]
 
 
 def find_paths(

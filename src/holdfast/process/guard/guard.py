@@ -1,4 +1,5 @@
-"""`hold.Guard`: keeps a worker within its limits, beats only while its work succeeds, and replaces it before it fails.
+"""`hold.Guard`: keeps a worker within its limits, reports a heartbeat only after a success, and replaces
+the worker before it fails.
 
     guard = hold.Guard(name="worker", fds=hold.Cap(soft=0.5, hard=0.85))
     with guard:
@@ -53,18 +54,17 @@ from .heartbeat import AT, GuardState, HeartbeatPage, parse_heartbeat
 from .leak_watch import LeakWatch, due_s
 from .own_process import OwnProcess
 
-RESTART_EXIT = 75  # EX_TEMPFAIL: supervisors are told to restart on it
+RESTART_EXIT = 75  # EX_TEMPFAIL: supervisors restart a worker that exits with it
 _EVERY_S = 1.0
-# A look at all processes comes with every so many samples.
-_TREE_EVERY = 5
+_TREE_EVERY = 5  # scan the process tree every N samples
 # A drain that begins this many times its time-out before the limit is reached is done in comfort.
 DRAINS = 2
 _PAUSE_SAMPLES = 5
 _KEPT_JOBS = 2_000
 _JOB_SAMPLE_EVERY_NS = 5_000_000  # a count takes 3 µs, which is much for a job of a millisecond
-_MOST_JOB_CHARS = 256
+_MAX_JOB_CHARS = 256
 _JOIN_S = 5.0
-_MOST_NEEDED = 64
+_MAX_NEEDED = 64
 _LATCHED = frozenset({EMFILE, ENFILE, ENOMEM})
 _OK_NS, _OK_WALL_NS, _OK_CALLS = AT["ok_ns"], AT["ok_wall_ns"], AT["ok_calls"]
 _STEP_NS, _FAILS_IN_ROW, _JOBS_DONE = AT["step_ns"], AT["fails_in_row"], AT["jobs_done"]
@@ -273,7 +273,7 @@ class Guard:
         open then show what each job leaks."""
         if not self._is_open:
             self._warn_not_started("job")
-        return _Job(self, one_line(str(job_id)[:_MOST_JOB_CHARS]))
+        return _Job(self, one_line(str(job_id)[:_MAX_JOB_CHARS]))
 
     def on_drain(self, callback: Callback) -> Callback:
         """Registers a function that is called once when the drain begins, in a thread of its own, with the reason. The
@@ -302,7 +302,7 @@ class Guard:
         return self._is_draining
 
     def _warn_not_started(self, method: str) -> None:
-        """Says once that the guard does nothing yet: without it, a worker that forgot `with` would look guarded."""
+        """Warns once that the guard does nothing yet: a worker that forgot `with` would seem to be guarded."""
         if self._was_open or self._was_warned:  # after its end, and in a forked child, calls do nothing as they should
             return
         self._was_warned = True
@@ -339,9 +339,9 @@ class Guard:
         if math.isfinite(self._max_age_s):
             self._age_bound = "max_age less jitter" if self._jitter else "max_age"
         self._max_age_s *= _less(self._jitter)
-        if (most := self._max_jobs) is not None:
-            self._max_jobs = max(1, round(most * _less(self._jitter)))
-            self._jobs_bound = "max_jobs" if self._max_jobs == most else f"max_jobs={most:,} less jitter"
+        if (maximum := self._max_jobs) is not None:
+            self._max_jobs = max(1, round(maximum * _less(self._jitter)))
+            self._jobs_bound = "max_jobs" if self._max_jobs == maximum else f"max_jobs={maximum:,} less jitter"
         self._log = GuardLog(self._log_path, f"{self.name}[{self._pid}]" if self.name else f"[{self._pid}]")
         undo.callback(self._log.close)
         self._own = OwnProcess()
@@ -442,7 +442,7 @@ class Guard:
         if self._thread is not threading.current_thread():
             self._thread.join(_JOIN_S)
         if not self._thread.is_alive():
-            self._answer_requests()  # a signal may have come after the thread's last look
+            self._answer_requests()  # a signal may have come after the thread's last round
             if self._calls is not None:
                 self._calls.join(_JOIN_S)
         self._page.set(state=GuardState.ENDED)
@@ -514,7 +514,7 @@ class Guard:
             self._state = GuardState.DRAINING
             self._page.set_text("reason", reason)
             self._page.set(drain_ns=time.monotonic_ns(), exit_code=code, state=GuardState.DRAINING)
-        self._log.write(f"drains, and exits with {code} then: {reason}")
+        self._log.write(f"draining: {reason}; will exit with {code}")
         try:
             if self._callbacks:
                 # In a thread of their own: the guard's must see the end of the drain timeout, and a hard cap.
@@ -532,7 +532,7 @@ class Guard:
         if self._page.get("exit_code") != self._code:
             self._page.set_text("reason", self._reason)
             self._page.set(exit_code=self._code)
-            self._log.write(f"exits with {self._code} after its drain: {self._reason}")
+            self._log.write(f"draining: {self._reason}; will exit with {self._code}")
 
     def _call_all(self, reason: str) -> None:
         for callback in self._callbacks:
@@ -696,7 +696,7 @@ class Guard:
         sample = Sample(at_s=now_s, fds=fds, rss_bytes=rss, threads=threads, children=self._tree_children)
         self._leak_watch.series.add(sample)
         if now_s >= self._tree_due_s and self._needs_tree:
-            self._look_at_tree()
+            self._scan_tree()
         tree_rss = self._caps.get(RSS) is not None and self._caps[RSS].tree
         self._check(FDS, fds, sample)
         self._check(THREADS, threads, sample)
@@ -746,7 +746,7 @@ class Guard:
     def _without_shared(self, rss: int) -> int:
         """Subtracts the memory that the tree shares, which the sum of resident sizes contains once for each process.
 
-        The kernel needs seconds to tell it of a large tree: between two looks the last answer is used.
+        The kernel needs seconds for a large tree: between two scans the last answer is used.
         """
         if time.monotonic() >= self._shared_due_s:
             began_s = time.thread_time()
@@ -759,7 +759,7 @@ class Guard:
     def _needs_tree(self) -> bool:
         return CHILDREN in self._caps or (RSS in self._caps and self._caps[RSS].tree)
 
-    def _look_at_tree(self) -> None:
+    def _scan_tree(self) -> None:
         began_s = time.thread_time()
         found = self._own.tree()
         if found is not None:
@@ -775,12 +775,12 @@ class Guard:
         if page is None:
             return
         now_ns = time.monotonic_ns()
-        if said := self._outage.check(page, now_ns):
-            self._log.write(said)
+        if change := self._outage.check(page, now_ns):
+            self._log.write(change)
         if self._progress_s is None:
             return
         found = classify_health(page, now_ns, HealthLimits(progress_s=self._progress_s), "R")
-        if found.health in (Health.HUNG, Health.DARK):
+        if found.health in (Health.HUNG, Health.FAILING):
             self._request(found.sentence)
 
 
@@ -850,7 +850,7 @@ def is_short_of_fds(used: int, soft: int) -> bool:
 
     What failed may have needed many descriptors, and have closed them again: pools and loaders take dozens.
     """
-    return soft - used < min(_MOST_NEEDED, soft // 8)
+    return soft - used < min(_MAX_NEEDED, soft // 8)
 
 
 def find_errno(error: BaseException) -> tuple[int | None, bool]:

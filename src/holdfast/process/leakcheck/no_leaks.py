@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from .births import Births
 
 STEP_S = 0.01
-_MOST_LINES = 20
-_MOST_GROUPS = 10
-_MOST_LOOKED_AT = 500
+_MAX_LINES = 20
+_MAX_GROUPS = 10
+_MAX_LOOKED_AT = 500
 _OWNERS_S = 5.0
 _FD = "fd"
 
@@ -91,23 +91,23 @@ class Check:
             if key not in known and resource.kind in self._kinds
         ]
 
-    def waits(self, most: int, within_s: float, collect: bool) -> Iterator[float]:
+    def waits(self, maximum: int, within_s: float, collect: bool) -> Iterator[float]:
         """Yields how long to wait before each new check, until at most `most` are left or the time is over."""
-        if len(self.left()) <= most or (collect and len(self.left(collect=True)) <= most):
+        if len(self.left()) <= maximum or (collect and len(self.left(collect=True)) <= maximum):
             return
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             yield STEP_S
-            if len(self.left()) <= most:
+            if len(self.left()) <= maximum:
                 return
 
-    def over(self, most: int) -> list[Resource]:
+    def over(self, maximum: int) -> list[Resource]:
         """Returns what is left without resources of other processes, or an empty list if it is at most `most`."""
         resources = self.left()
-        if len(resources) <= most:
+        if len(resources) <= maximum:
             return []
         certain = sorted(exclude_other_processes(dict(enumerate(resources))).values())
-        return certain if len(certain) > most else []
+        return certain if len(certain) > maximum else []
 
 
 def describe_leaks(
@@ -117,9 +117,9 @@ def describe_leaks(
     counts = Counter(resource.kind for resource in resources)
     head = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common())
     lines = [f"left behind: {head}" + (f" (allowed: {allowed:,})" if allowed else "")]
-    lines += [f"  {resource.kind}: {resource.what}" for resource in list(resources)[:_MOST_LINES]]
-    if len(resources) > _MOST_LINES:
-        lines.append(f"  … and {len(resources) - _MOST_LINES:,} more")
+    lines += [f"  {resource.kind}: {resource.what}" for resource in list(resources)[:_MAX_LINES]]
+    if len(resources) > _MAX_LINES:
+        lines.append(f"  … and {len(resources) - _MAX_LINES:,} more")
     lines += [f"  held by {line}" for line in _holders(resources)]
     if births is not None:
         fds = [resource.fd for resource in resources if resource.fd is not None]
@@ -128,12 +128,12 @@ def describe_leaks(
 
 
 def _holders(resources: Iterable[Resource]) -> list[str]:
-    fds = [resource.fd for resource in resources if resource.fd is not None][:_MOST_LOOKED_AT]
+    fds = [resource.fd for resource in resources if resource.fd is not None][:_MAX_LOOKED_AT]
     if not fds:
         return []
     paths: list[OwnerPath] = find_paths(fds, within_s=_OWNERS_S)
     groups: list[OwnerGroup] = group_paths(paths)
-    return [str(group.example) if group.count == 1 else str(group) for group in groups[:_MOST_GROUPS]]
+    return [str(group.example) if group.count == 1 else str(group) for group in groups[:_MAX_GROUPS]]
 
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -38,7 +38,7 @@ from .collector import Published, WatchCollector
 from .metrics import CONTENT_TYPE, render_metrics
 from .probe import UNHEALTHY_ETA_S, ProbeAnswer, check_health, check_readiness
 from .report_page import PAGE, page_part
-from .state import MOST_EVENTS
+from .state import MAX_EVENTS
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 9321
 LEAST_TOKEN = 16
-MOST_CONNECTIONS = 64
+MAX_CONNECTIONS = 64
 _IDLE_S = 10
 _ANSWER_S = 60
 _PIECE_BYTES = 64 << 10
@@ -149,7 +149,7 @@ def bind(address: HttpAddress) -> socket.socket:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(where)
-        made.listen(MOST_CONNECTIONS)
+        made.listen(MAX_CONNECTIONS)
     except OSError as error:
         made.close()
         raise InputError(f"cannot listen at {address.url()}: {_why_not(error)}") from error
@@ -352,7 +352,7 @@ class WatchApp:
             start = float(since)
         except ValueError:
             return _json({"error": f"expected since=SECONDS, got {since!r}"}, 400)
-        events = [one for one in self._collector.store.events(MOST_EVENTS) if one["t"] > start]
+        events = [one for one in self._collector.store.events(MAX_EVENTS) if one["t"] > start]
         only = request.query_params.get("target")
         return _json({"events": [one for one in events if only in (None, one["target"])]})
 
@@ -491,7 +491,7 @@ def _bounded_protocol() -> Any:
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             others = self._others()
-            if len(others) >= MOST_CONNECTIONS:
+            if len(others) >= MAX_CONNECTIONS:
                 min(others, key=lambda one: (one.is_answering, one.since_s)).cut_off()
             self._expect(_IDLE_S)
 

@@ -11,7 +11,7 @@ import pytest
 from unit.procfs.fake_proc import FakeProc, FakeStat
 
 from holdfast.errors import InputError
-from holdfast.process.doctor.diagnose import MOST_S, Observation, diagnose, find_cause
+from holdfast.process.doctor.diagnose import MAX_S, Observation, diagnose, find_cause
 from holdfast.process.doctor.model import FdProfile, JobSample, Verdict
 from holdfast.process.doctor.verdict import LEAST_S, confidence_of
 from holdfast.procfs.descriptors import Kind
@@ -140,7 +140,7 @@ def test_a_watch_ends_when_the_growth_is_clear(victim: subprocess.Popen[str]) ->
     seen = Observation(victim.pid, clock=clock, wait=clock.wait)
     heard: list[float] = []
     seen.watch_until_conclusive(heard.append)
-    assert LEAST_S <= clock.now_s < MOST_S
+    assert LEAST_S <= clock.now_s < MAX_S
     assert heard[0] == 0
     assert heard[-1] == clock.now_s
     assert seen.conclude()[0].diagnosis.verdict in (Verdict.GROWING, Verdict.LEAK)
@@ -165,7 +165,7 @@ def test_and_when_the_process_ends(victim: subprocess.Popen[str]) -> None:
     clock = EndingClock(victim, 0)
     seen = Observation(victim.pid, clock=clock, wait=clock.wait)
     seen.watch_until_conclusive()
-    assert clock.now_s < MOST_S
+    assert clock.now_s < MAX_S
     assert seen.conclude()[0].diagnosis.evidence[0].startswith("it ended while it was watched")
 
 
@@ -178,8 +178,8 @@ def test_a_calm_process_is_clear_when_its_limit_is_far(soft: int, conclusive: bo
     seen.watch_until_conclusive()
     found = seen.conclude()[0].diagnosis
     assert found.verdict is Verdict.OK
-    assert (clock.now_s < MOST_S, confidence_of(found).conclusive) == (conclusive, conclusive)
-    assert clock.now_s <= MOST_S
+    assert (clock.now_s < MAX_S, confidence_of(found).conclusive) == (conclusive, conclusive)
+    assert clock.now_s <= MAX_S
 
 
 def test_a_tree_has_its_root_first() -> None:

@@ -38,7 +38,7 @@ def test_a_file_with_everything(tmp_path: Path) -> None:
     (tmp_path / "all.toml").write_text(
         """[supervise]
         command = "python 'my worker.py'"
-        copies = 4
+        workers = 4
         fds = 0.5
         rss = "1GiB:2GiB"
         threads = 100
@@ -53,7 +53,7 @@ def test_a_file_with_everything(tmp_path: Path) -> None:
     )
     options = make_options(read_config(str(tmp_path / "all.toml")))
     assert options.command == ("python", "my worker.py")
-    assert (options.copies, options.probe_s, options.stop_s) == (4, 30, 5)
+    assert (options.workers, options.probe_s, options.stop_s) == (4, 30, 5)
     assert options.restart is RestartMode.ALWAYS
     assert (options.rules.failures, options.rules.first_s, options.rules.longest_s) == (0, 0.5, 300)
     assert options.caps == {
@@ -72,9 +72,9 @@ def test_a_file_with_everything(tmp_path: Path) -> None:
         {"command": [""]},
         {"command": "a\0b"},
         {"command": 3},
-        {"copies": True},
-        {"copies": "-1"},
-        {"copies": "1.5"},
+        {"workers": True},
+        {"workers": "-1"},
+        {"workers": "1.5"},
         {"fds": ""},
         {"fds": ":"},
         {"fds": True},

@@ -133,7 +133,7 @@ def test_a_stopped_process_writes_no_stacks() -> None:
 
 
 def test_a_worker_without_success_gets_the_time_of_its_guard_to_drain() -> None:
-    assert (EndStep.DRAIN, 900) in steps_of(plan_bad_health(RestartReason.DARK, "", GUARDED))
+    assert (EndStep.DRAIN, 900) in steps_of(plan_bad_health(RestartReason.FAILING, "", GUARDED))
 
 
 @pytest.mark.parametrize("reason", [RestartReason.HUNG, RestartReason.PROGRESS])

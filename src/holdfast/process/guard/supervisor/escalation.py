@@ -55,7 +55,7 @@ def plan_bad_health(reason: RestartReason, sentence: str, times: StepTimes) -> E
     steps = []
     if reason is not RestartReason.STOPPED:
         steps.append((EndStep.STACKS, times.stacks_s))
-    if times.drain_s is not None and reason is RestartReason.DARK:
+    if times.drain_s is not None and reason is RestartReason.FAILING:
         steps.append((EndStep.DRAIN, times.drain_s))  # its threads may wait for answers
     elif times.drain_s is not None and reason in (RestartReason.HUNG, RestartReason.PROGRESS):
         steps.append((EndStep.DRAIN, min(SOON_S, times.drain_s)))

@@ -12,8 +12,8 @@ RECYCLE_CODE = 75  # EX_TEMPFAIL: the worker asks for a new one
 AT_ONCE_CODE = 70  # a Guard ended it in the middle of its work
 _START_S = 10.0  # an end within this time of the start is a failed start
 _CAP_START_S = 60.0  # a soft cap may be exceeded for half of it before that counts
-_MOST_QUICK = 10
-_MOST_OVER_CAP = 2
+_MAX_QUICK = 10
+_MAX_OVER_CAP = 2
 _QUICK_PAUSE_S = 1.0
 
 
@@ -26,7 +26,7 @@ class RestartReason(StrEnum):
     STOPPED = "stopped"
     FROZEN = "frozen"
     HUNG = "hung"
-    DARK = "dark"
+    FAILING = "failing"
     FDS = "fds"
     RSS = "rss"
     THREADS = "threads"
@@ -56,7 +56,7 @@ class RestartRules:
 
 
 class RestartPolicy:
-    """The restarts of one copy. `uniform` draws the jitter."""
+    """The restarts of one worker. `uniform` draws the jitter."""
 
     def __init__(self, rules: RestartRules, uniform: Callable[[float, float], float] = random.uniform) -> None:
         self._rules = rules
@@ -114,12 +114,12 @@ class RestartPolicy:
         """Takes the age at which a worker was over a cap. Returns whether the cap is the mistake: several in a row were
         over it right after their start, and so would be all that follow."""
         self._over_cap = self._over_cap + 1 if uptime_s < _CAP_START_S else 0
-        return self._over_cap > _MOST_OVER_CAP
+        return self._over_cap > _MAX_OVER_CAP
 
     def after_recycle(self, uptime_s: float) -> float:
         """Returns how long to wait: not at all, unless many workers in a row ended within seconds."""
         self._quick = self._quick + 1 if uptime_s < _START_S else 0
-        return _QUICK_PAUSE_S if self._quick > _MOST_QUICK else 0.0
+        return _QUICK_PAUSE_S if self._quick > _MAX_QUICK else 0.0
 
     def reset(self) -> None:
         """Forgets all failures: the operator asked for a restart."""

@@ -1,4 +1,4 @@
-"""One copy of the program: its keeper and worker, what ends it, and when it is started again."""
+"""One worker of the program: its reaper and worker, what ends it, and when it is started again."""
 
 from __future__ import annotations
 
@@ -13,48 +13,48 @@ from ....procfs.processes import Identity, read_stat
 from ....procfs.procfs import REAL
 from .config import SuperviseOptions
 from .escalation import EndStep, Escalation, EscalationPlan, StepTimes
-from .keeper import Keeper, WorkerEnded, WorkerNotRun, WorkerStarted
 from .policy import RestartPolicy, RestartReason
 from .process_tree import kill_tree, read_tree, signal_all, signal_process
-from .status import CopyState, CopyStatus
+from .reaper import Reaper, WorkerEnded, WorkerNotRun, WorkerStarted
+from .status import WorkerState, WorkerStatus
 from .worker_watch import WorkerWatch, ask_guards, guards_that_catch
 
 
-class SupervisedCopy:
+class SupervisedWorker:
     def __init__(self, number: int, options: SuperviseOptions) -> None:
         self.number = number
         self._options = options
         self.policy = RestartPolicy(options.rules)
         self.restarts: Counter[RestartReason] = Counter()
-        self.state = CopyState.BACKOFF
+        self.state = WorkerState.BACKOFF
         self.since = time.time()
         self.sentence = "it was not started yet"
         self.due_s = 0.0  # when it is started
         self.restart_reason: RestartReason | None = None  # of the next start
-        self.keeper: Keeper | None = None
+        self.reaper: Reaper | None = None
         self.started_s = 0.0
         self._forget()
 
     def _forget(self) -> None:
-        self.worker: Identity | None = None
+        self.process: Identity | None = None
         self.last_pid = 0
-        self._worker_fd = -1
+        self._process_fd = -1
         self.watch: WorkerWatch | None = None
         self.escalation: Escalation | None = None
         self.ended_s = math.inf
         self.status: int | None = None  # as waitpid returned it
         self.run_errno = 0
-        self.keeper_is_gone = False
+        self.reaper_is_gone = False
 
     # ---- life
 
-    def started(self, keeper: Keeper, now_s: float) -> None:
+    def started(self, reaper: Reaper, now_s: float) -> None:
         self._forget()
-        self.keeper = keeper
+        self.reaper = reaper
         self.started_s = now_s
-        self.set_state(CopyState.RUNNING, "it has been started")
+        self.set_state(WorkerState.RUNNING, "it has been started")
 
-    def set_state(self, state: CopyState, sentence: str) -> None:
+    def set_state(self, state: WorkerState, sentence: str) -> None:
         if state is not self.state:
             self.since = time.time()
         self.state, self.sentence = state, sentence
@@ -62,55 +62,55 @@ class SupervisedCopy:
     @property
     def is_running(self) -> bool:
         """Whether the worker, or what it left, is there."""
-        return self.keeper is not None
+        return self.reaper is not None
 
     @property
     def is_over(self) -> bool:
-        return self.state in (CopyState.DONE, CopyState.FAILED) and not self.is_running
+        return self.state in (WorkerState.DONE, WorkerState.FAILED) and not self.is_running
 
     def receive(self, now_s: float) -> list[WorkerStarted | WorkerNotRun | WorkerEnded]:
-        """Reads what the keeper reports."""
+        """Reads what the reaper reports."""
         found = []
-        while self.keeper is not None and (message := self.keeper.receive()) is not None:
+        while self.reaper is not None and (message := self.reaper.receive()) is not None:
             match message:
                 case WorkerStarted(pid, pidfd):
-                    self._worker_fd = pidfd
+                    self._process_fd = pidfd
                     self.last_pid = pid
                     seen = read_stat(REAL, pid)
-                    self.worker = Identity(pid, None if seen is None else seen.start_ticks)
+                    self.process = Identity(pid, None if seen is None else seen.start_ticks)
                     self.started_s = now_s
-                    self.watch = WorkerWatch(self._options, self.keeper.pid, pid, self.number, now_s)
+                    self.watch = WorkerWatch(self._options, self.reaper.pid, pid, self.number, now_s)
                 case WorkerNotRun(number):
                     self.run_errno = number
                     self.ended_s = now_s
                 case WorkerEnded(status):
                     self.status = status
                     self.ended_s = now_s
-                    self.worker = None
+                    self.process = None
                     if self.watch is not None:
                         self.watch.ended()
             found.append(message)
         return found
 
     def closed(self) -> None:
-        """The keeper has been reaped: nothing of the worker is left."""
-        if self.keeper is not None:
-            self.keeper.close()
-            self.keeper = None
-        if self._worker_fd >= 0:
-            os.close(self._worker_fd)
-            self._worker_fd = -1
+        """The reaper has been reaped: nothing of the worker is left."""
+        if self.reaper is not None:
+            self.reaper.close()
+            self.reaper = None
+        if self._process_fd >= 0:
+            os.close(self._process_fd)
+            self._process_fd = -1
         if self.watch is not None:
             self.watch.close()
-        self.worker = None
+        self.process = None
 
-    def status_row(self) -> CopyStatus:
+    def status_row(self) -> WorkerStatus:
         sentence = self.sentence
-        if self.state is CopyState.RUNNING and self.watch is not None and self.watch.sentence:
+        if self.state is WorkerState.RUNNING and self.watch is not None and self.watch.sentence:
             sentence = self.watch.sentence
-        return CopyStatus(
-            copy=self.number,
-            pid=self.worker.pid if self.worker else 0,
+        return WorkerStatus(
+            worker=self.number,
+            pid=self.process.pid if self.process else 0,
             state=self.state,
             since=self.since,
             restarts={str(reason): n for reason, n in self.restarts.items()},
@@ -121,7 +121,7 @@ class SupervisedCopy:
 
     def refresh(self) -> None:
         """Reads what processes and Guards there are now."""
-        if self.watch is not None and not self.keeper_is_gone:
+        if self.watch is not None and not self.reaper_is_gone:
             self.watch.refresh()
 
     @property
@@ -132,14 +132,14 @@ class SupervisedCopy:
     def escalate(self, plan: EscalationPlan, now_s: float) -> None:
         self.escalation = Escalation(plan, now_s)
         is_gentle = plan.steps[0][0] in (EndStep.DRAIN, EndStep.ASK)
-        self.set_state(CopyState.DRAINING if is_gentle else CopyState.STOPPING, plan.sentence)
+        self.set_state(WorkerState.DRAINING if is_gentle else WorkerState.STOPPING, plan.sentence)
 
     def send(self, number: int) -> bool:
         """Signals the worker itself."""
-        if self.worker is None or self._worker_fd < 0:
+        if self.process is None or self._process_fd < 0:
             return False
         with contextlib.suppress(OSError):
-            signal.pidfd_send_signal(self._worker_fd, number)
+            signal.pidfd_send_signal(self._process_fd, number)
             return True
         return False
 
@@ -161,31 +161,31 @@ class SupervisedCopy:
 
     def terminate(self) -> int:
         """Sends SIGTERM to the entire tree. Returns to how many processes."""
-        if self.keeper is None:
+        if self.reaper is None:
             return 0
-        processes = [Identity(pid, stat.start_ticks) for pid, stat in read_tree(self.keeper.pid).items()]
+        processes = [Identity(pid, stat.start_ticks) for pid, stat in read_tree(self.reaper.pid).items()]
         sent = signal_all(processes, signal.SIGTERM)
         signal_all(processes, signal.SIGCONT)
         return sent
 
     def kill(self) -> int:
         """Sends SIGKILL to the entire tree. Returns to how many processes."""
-        return 0 if self.keeper is None else kill_tree(self.keeper.pid)
+        return 0 if self.reaper is None else kill_tree(self.reaper.pid)
 
-    def resume_keeper(self) -> bool:
-        """Wakes a keeper that somebody has stopped: it could not say that its worker has ended. Returns whether so."""
-        seen = None if self.keeper is None else read_stat(REAL, self.keeper.pid)
-        if self.keeper is None or seen is None or seen.state != "T":
+    def resume_reaper(self) -> bool:
+        """Wakes a reaper that somebody has stopped: it could not report its worker's end. Returns whether so."""
+        seen = None if self.reaper is None else read_stat(REAL, self.reaper.pid)
+        if self.reaper is None or seen is None or seen.state != "T":
             return False
         with contextlib.suppress(OSError):
-            signal.pidfd_send_signal(self.keeper.pidfd, signal.SIGCONT)
+            signal.pidfd_send_signal(self.reaper.pidfd, signal.SIGCONT)
         return True
 
-    def kill_keeper(self) -> None:
-        """Ends a keeper that does not do its work: its processes become the supervisor's."""
-        if self.keeper is not None:
+    def kill_reaper(self) -> None:
+        """Kills an unresponsive reaper; its children are reparented to the supervisor."""
+        if self.reaper is not None:
             with contextlib.suppress(OSError):
-                signal.pidfd_send_signal(self.keeper.pidfd, signal.SIGKILL)
+                signal.pidfd_send_signal(self.reaper.pidfd, signal.SIGKILL)
 
     def dump_stacks(self) -> list[str]:
         """Asks the guarded processes for their stacks. Returns where each writes them."""
