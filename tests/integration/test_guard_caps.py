@@ -36,15 +36,15 @@ with guard:
     for _ in range(5):
         kept = [os.dup(0) for _ in range(150)]
         for _ in range(29):
-            guard._tick()
+            guard._run.tick()
         for fd in kept:
             os.close(fd)
-        guard._tick()
+        guard._run.tick()
     assert not guard.draining
     kept = [os.dup(0) for _ in range(150)]
     for at in range(2 if sys.argv[1] == "rises" else 30):
         assert not guard.draining, at
-        guard._tick()
+        guard._run.tick()
         kept += [os.dup(0)] if sys.argv[1] == "rises" else []
     assert guard.draining
 """,
@@ -135,7 +135,7 @@ os._exit(guard.exit_code)
 
 
 # Looking at all processes costs milliseconds, and is repeated only after some seconds: not in these tests.
-OFTEN = "import holdfast.process.guard.leak_watch\nholdfast.guard.leak_watch._REST = 1\n"
+OFTEN = "import holdfast.process.guard.leak_watch\nholdfast.process.guard.leak_watch._REST = 1\n"
 
 SHARED = """
 import mmap
@@ -159,7 +159,7 @@ with guard:
             os._exit(0)
         pids.append(pid)
     os.close(ours)
-    until(lambda: guard._shared > (80 << 20))
+    until(lambda: guard._run.tree.shared > (80 << 20))
     say("shared", guard.draining)
     os.close(theirs)
     for pid in pids:
@@ -174,7 +174,7 @@ def test_memory_that_children_share_counts_once() -> None:
 
 def test_memory_of_children_counts() -> None:
     with guarded(
-        OFTEN + SHARED.replace("until(lambda: guard._shared > (80 << 20))", "until(lambda: False)"), "own"
+        OFTEN + SHARED.replace("until(lambda: guard._run.tree.shared > (80 << 20))", "until(lambda: False)"), "own"
     ) as child:
         done = child.end()
     assert done.code == 70
@@ -312,7 +312,7 @@ with guard:
     guard.ok()
     seen = set()
     while len(seen) < 60 and not guard.draining:
-        seen.add(guard._page.get("alive_ns"))
+        seen.add(guard._run.page.get("alive_ns"))
         time.sleep(0.001)
 say(guard.reason)
 """
@@ -364,7 +364,7 @@ def test_jitter_only_shortens_and_differs_between_forked_workers() -> None:
     done = run_guarded("""
 def started(guard):
     with guard:
-        return guard._max_jobs, guard._max_age_s
+        return guard._run.max_jobs, guard._run.max_age_s
 jobs, ages = zip(*(started(hold.Guard(max_jobs=1000, max_age="1000s", jitter=0.5)) for _ in range(50)))
 assert 500 <= min(jobs) < 750 < max(jobs) <= 1000, jobs
 assert 500 <= min(ages) < 750 < max(ages) <= 1000, ages

@@ -50,8 +50,8 @@ def in_child():
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 def samples(count):
     for _ in range(count):
-        alive = guard._page.get("alive_ns")
-        until(lambda: guard._page.get("alive_ns") > alive)
+        alive = guard._run.page.get("alive_ns")
+        until(lambda: guard._run.page.get("alive_ns") > alive)
 guard = hold.Guard("worker", every=EVERY, log=log, fds=hold.Cap(hard=2000), eta=None)
 """
 
@@ -79,7 +79,7 @@ with guard:
     untouched()
 untouched()
 codes.append(in_child())
-open({str(said)!r}, "w").write(f"{{codes}} {{guard._page.get('rss_bytes') == 0}}")
+open({str(said)!r}, "w").write(f"{{codes}} {{guard._run.page.get('rss_bytes') == 0}}")
 os._exit(guard.exit_code)
 """,
         kind,

@@ -50,7 +50,7 @@ with guard:
     nothing_free()
     guard.on_drain(lambda why: called.append(why))
     guard.on_drain(functools.partial(called.append))
-    until(lambda: guard._page.get("fds") == int(sys.argv[1]))  # it samples
+    until(lambda: guard._run.page.get("fds") == int(sys.argv[1]))  # it samples
     guard.ok()
     guard.step()
     guard.fail(ValueError("x"))
@@ -111,19 +111,19 @@ def test_every_function() -> None:
             75,
             r"draining: it is .* old \(max_age less jitter\); will exit with 75",
         ),
-        ("fds=None, eta=None, rss=hold.Cap(soft='5MB', tree=True)", 75, r"drains, .*: it uses .* of memory, .*"),
-        ("fds=None, eta=None, children=hold.Cap(soft=1)", 75, r"drains, .*: it uses 1 child processes, .*"),
-        ("fds=None, eta=None, threads=hold.Cap(soft=4)", 75, r"drains, .*: it uses 4 threads, .*"),
+        ("fds=None, eta=None, rss=hold.Cap(soft='5MB', tree=True)", 75, r"draining: it uses .* of memory, .*"),
+        ("fds=None, eta=None, children=hold.Cap(soft=1)", 75, r"draining: it uses 1 child processes, .*"),
+        ("fds=None, eta=None, threads=hold.Cap(soft=4)", 75, r"draining: it uses 4 threads, .*"),
     ],
     ids=["exhausted", "soft", "hard", "age", "tree", "children", "threads"],
 )
-def test_the_samples_find_what_they_look_for(options: str, code: int, line: str) -> None:
+def test_each_sample_finds_its_cause(options: str, code: int, line: str) -> None:
     done = run_guarded(
         AT_ZERO
         + f"""
 import subprocess
-import holdfast.process.guard.guard
-holdfast.process.guard.guard.Guard._refuse_low_caps = lambda self: None
+import holdfast.process.guard.run
+holdfast.process.guard.run.GuardRun._refuse_low_caps = lambda self: None
 guard = hold.Guard(every=EVERY, reserve_fds=0, {options})
 child = subprocess.Popen(["sleep", "20"], **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL))
 with guard:

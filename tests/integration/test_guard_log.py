@@ -20,7 +20,7 @@ def test_a_log_file_is_appended_to(tmp_path: Path) -> None:
     done = run_guarded(f"""
 os.chdir({str(tmp_path)!r})
 with hold.Guard("wörker\\nx", log="guard.log") as guard:
-    say(guard._page.copy()[1920:2048].rstrip(b"\\0").decode())
+    say(guard._run.page.copy()[1920:2048].rstrip(b"\\0").decode())
     guard.drain("a\\x1b[31m\\nb")
 """)
     assert (done.code, done.log) == (0, "")
@@ -73,8 +73,8 @@ signal.signal(signal.SIGALRM, lambda *_: None)
 guard = hold.Guard(every=EVERY, log=log, fds=hold.Cap(hard=100), eta=None)
 with guard:
     guard.drain("one")
-    alive = guard._page.get("alive_ns")
-    until(lambda: guard._page.get("alive_ns") > alive)
+    alive = guard._run.page.get("alive_ns")
+    until(lambda: guard._run.page.get("alive_ns") > alive)
     if sys.argv[3] == "hard":
         kept = [os.dup(0) for _ in range(100)]
         until(lambda: False)
@@ -115,15 +115,15 @@ with guard:
     first = os.open(os.devnull, os.O_RDONLY)
     os.closerange(3, first + 1)
     files = [tempfile.TemporaryFile(buffering=0) for _ in range(first if sys.argv[1] == 'files' else 0)]
-    alive = guard._page.get("alive_ns")
-    until(lambda: guard._page.get("alive_ns") > alive)
+    alive = guard._run.page.get("alive_ns")
+    until(lambda: guard._run.page.get("alive_ns") > alive)
     guard.drain("now")
     guard.wait()
     samples = set()
-    until(lambda: samples.add(guard._page.get("alive_ns")) or len(samples) > 10)
+    until(lambda: samples.add(guard._run.page.get("alive_ns")) or len(samples) > 10)
     assert max(samples) - min(samples) > 5 * EVERY * 1e9, "it does not rest between two samples"
     sizes = [os.fstat(file.fileno()).st_size for file in files]
-    assert guard._page.get("rss_bytes") > 1 << 20 or files
+    assert guard._run.page.get("rss_bytes") > 1 << 20 or files
     say(sum(sizes), guard.draining)
     os._exit(guard.exit_code)
 """,

@@ -117,8 +117,8 @@ def test_one_copy_that_fails_leaves_the_others_alone(tmp_path: Path) -> None:
     program = "import os, sys, time; os.environ['HOLDFAST_WORKER'] == '1' and sys.exit(3); time.sleep(600)"
     with Supervised(tmp_path, "-n", 2, "--max-failures", 1, *python(program)) as supervised:
         supervised.wait_for("gave-up", "worker 1")
-        status = until(lambda: _status_with(supervised.pid, WorkerState.FAILED, supervised.runtime))
-        assert [row.state for row in status.workers] == [WorkerState.FAILED, WorkerState.RUNNING]
+        status = until(lambda: _status_with(supervised.pid, WorkerState.GIVEN_UP, supervised.runtime))
+        assert [row.state for row in status.workers] == [WorkerState.GIVEN_UP, WorkerState.RUNNING]
         assert supervised.stop() == 0
 
 
@@ -198,7 +198,7 @@ def test_no_descriptor_is_lost_over_restarts(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_input_is_one_sentence(tmp_path: Path, arguments: list[str], code: int, text: str) -> None:
-    (tmp_path / "typo.toml").write_text("[supervise]\ncopy = 3")
+    (tmp_path / "typo.toml").write_text("[supervise]\nworker = 3")
     (tmp_path / "value.toml").write_text("[supervise]\nrss = [1]")
     (tmp_path / "broken.toml").write_text("[supervise")
     (tmp_path / "other.toml").write_text("[tool]\nx = 1")
@@ -211,7 +211,7 @@ def test_wrong_input_is_one_sentence(tmp_path: Path, arguments: list[str], code:
 def test_options_win_over_the_config_file(tmp_path: Path) -> None:
     program = 'import os, sys; open("workers", "w").write(os.environ["HOLDFAST_WORKERS"])'
     command = json.dumps([sys.executable, "-I", "-S", "-c", program])
-    (tmp_path / "worker.toml").write_text(f'[supervise]\ncopies = 3\nstop_timeout = "5s"\ncommand = {command}\n')
+    (tmp_path / "worker.toml").write_text(f'[supervise]\nworkers = 3\nstop_timeout = "5s"\ncommand = {command}\n')
     done = holdfast("supervise", "--config", "worker.toml", "--workers", "2", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
     assert (tmp_path / "workers").read_text() == "2"

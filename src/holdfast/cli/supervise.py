@@ -68,8 +68,8 @@ import click
 
 from ..process.guard.supervisor.config import make_options, read_config
 from ..process.guard.supervisor.log_lines import LogLines
-from ..process.guard.supervisor.policy import RestartMode
 from ..process.guard.supervisor.supervisor import Supervisor
+from ..process.guard.supervisor.worker_machine import RestartMode
 from .app import Command, command, usage_error
 from .console import Screen
 

@@ -124,6 +124,8 @@ class Snapshot:
     `shared` are the limits that all of them share. `whole_tree` is False if the children could not be listed.
     """
 
+    __module__ = "holdfast"
+
     processes: tuple[ProcessSnapshot, ...]
     shared: tuple[Limit, ...]
     whole_tree: bool

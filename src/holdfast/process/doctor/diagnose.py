@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Protocol
 
+from ..._util.text import time_argument
 from ...errors import HoldfastError, InputError
 from ...procfs.descriptors import Kind
 from ...procfs.limits import PIPE_PAGES, Limit, finite, machine_memory, without_cache
@@ -243,30 +244,28 @@ _NOT_WAITED_FOR = "it has ended and holds nothing; its parent has not waited for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosed:
+    """A process as `hold.diagnose` saw it, and the verdict on it."""
+
+    __module__ = "holdfast"
+
     snapshot: ProcessSnapshot
     diagnosis: Diagnosis
 
+    def __repr__(self) -> str:
+        return f"<Diagnosed {self.snapshot.process.pid} {self.snapshot.process.comm}: {self.diagnosis.verdict}>"
 
-def diagnose(
-    pid: int | None = None,
-    for_s: float = 0.0,
-    *,
-    tree: bool = True,
-    procfs: ProcFS = REAL,
-    jobs: Sequence[JobSample] = (),
-    cap: int | None = None,
-) -> list[Diagnosed]:
+
+def diagnose(pid: int | None = None, duration: str | float = 0, *, tree: bool = True) -> list[Diagnosed]:
     """Returns a verdict on a process, by default this one, and on each of its descendants; the process comes first.
 
-    With `for_s` it is watched that long: growth shows only then. `jobs` (the count after each job) and `cap` (where a
-    guard will act) apply to the process itself. Raises InputError if there is no such process.
+    With `duration`, a number of seconds or a text such as "10min", it is watched that long: growth shows only then; 0
+    takes one snapshot. Raises InputError if there is no such process.
     """
-    if not 0 <= for_s < math.inf:
-        raise ValueError(f"expected a duration in seconds, or 0 for one snapshot, got {for_s} s")
-    seen = Observation(pid, tree=tree, procfs=procfs)
+    for_s = time_argument(duration, "duration")
+    seen = Observation(pid, tree=tree)
     if for_s > 0:
         seen.watch(for_s)
-    return seen.conclude(jobs=jobs, cap=cap)
+    return seen.conclude()
 
 
 class Observation:

@@ -158,7 +158,7 @@ def _owners(request: dict[str, Any], own: Collection[int]) -> dict[str, Any]:
     if type(within_s) not in (int, float) or not 0 < within_s <= MAX_WITHIN_S:
         raise MessageError(f"expected 'within_s' between 0 and {MAX_WITHIN_S:g}")
     asked = [fd for fd in (open_fds() if fds is None else fds) if fd not in own and (fds is not None or fd > 2)]
-    groups = owners_summary(asked, within_s=within_s)
+    groups = owners_summary(asked, within=within_s)
     return {"groups": [asdict(group) for group in groups[: min(maximum, MAX_GROUPS)]]}
 
 

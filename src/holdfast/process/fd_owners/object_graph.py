@@ -224,7 +224,7 @@ class Cycles:
                     self._holders.setdefault(id(child), one)
 
     def path_to(self, obj: object, maximum: int = 8) -> list[object]:
-        """Returns up to `most` objects: a chain of referrers that ends with this one."""
+        """Returns up to `maximum` objects: a chain of referrers that ends with this one."""
         path = [obj]
         while len(path) < maximum and (holder := self._holders.get(id(path[0]))) is not None:
             if any(holder is one for one in path):

@@ -162,5 +162,5 @@ def describe_owners(own: OwnProcess) -> Iterator[str]:
     seen, _ = own.profile()
     held = set(own.fds_held)
     fds = [fd for fd in suspect_fds(seen) if fd not in held and fd > 2]
-    for group in owners_summary(fds, within_s=_OWNERS_S)[:_SHOWN]:
+    for group in owners_summary(fds, within=_OWNERS_S)[:_SHOWN]:
         yield f"held by {group}"

@@ -24,7 +24,7 @@ from ...procfs.descriptors import count
 from ...procfs.limits import plan_limit, swap_nofile
 from ...procfs.processes import Process, is_same, read_process, read_stat, read_status
 from ...procfs.procfs import REAL, ProcFS, list_pids, number_or_none, read_or_none
-from ..doctor.diagnose import SEVERITY, Diagnosed, diagnose
+from ..doctor.diagnose import SEVERITY, Diagnosed, Observation
 from ..doctor.fd_profile import suspect_fds
 from ..doctor.model import JobSample, Verdict
 from ..doctor.verdict import is_exhausted
@@ -250,7 +250,7 @@ class Rescue:
         with self._step("its descriptors"):
             jobs = [JobSample(job=number, fds=fds) for number, fds in (self.page.jobs if self.page else ())]
             cap = self.page.fd_soft_cap if self.page else 0
-            self.found = diagnose(self.pid, jobs=jobs, cap=cap or None)[0]
+            self.found = Observation(self.pid).conclude(jobs=jobs, cap=cap or None)[0]
             self.fds = self.found.diagnosis.fds if self.found.diagnosis.fds is not None else self.fds
             if self.found.snapshot.descriptors is None:
                 self._problem("its descriptors were not listed: permission denied (run as root)")

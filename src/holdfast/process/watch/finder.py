@@ -19,7 +19,7 @@ from ...procfs.procfs import REAL, ProcFS, read_or_none, readlink_or_none
 from ..doctor.model import Sample, Verdict
 from ..doctor.sampler import Series, Tier, Watch, tiers_for
 from ..guard.heartbeat import read_heartbeat
-from ..guard.supervisor.status import SupervisorStatus, WorkerState, read_supervisor_status
+from ..guard.supervisor.status import SupervisorStatus, read_supervisor_status
 from .alerts import Announcer, RestartWindow, VerdictHold
 from .database import DamagedDatabaseError, StoredTarget, reading_facts
 from .names import TargetKey, find_successor, parse_key, short_name, unique_label
@@ -241,18 +241,18 @@ class TargetFinder:
             if is_first:
                 target.window = RestartWindow(worker.restarts)  # those before may be of last week
             target.restarts = dict(worker.restarts)
-            target.is_given_up = worker.state in (WorkerState.FAILED, WorkerState.DONE)
+            target.is_given_up = worker.state.is_final
         self._add_supervisor_events(followed, status)
 
     def _add_supervisor_events(self, followed: Followed, status: SupervisorStatus) -> None:
         """Reports the supervisor's events: it knows exit codes and reasons, which cannot be seen from here."""
-        states = {worker.worker: worker.state for worker in status.workers}
+        given_up = {worker.worker for worker in status.workers if worker.state.is_final}
         for event in status.events:
             target = followed.workers.get(event.worker)
             if event.t <= followed.events_until or target is None or event.kind not in _SUPERVISOR_EVENTS:
                 continue
             kind = _SUPERVISOR_EVENTS[event.kind]
-            if kind == "restart" and states.get(event.worker) in (WorkerState.FAILED, WorkerState.DONE):
+            if kind == "restart" and event.worker in given_up:
                 kind = "end"
             text = clip(one_line(event.text))
             self._log.events.append(EventState(t=event.t, target=target.label, kind=kind, text=text))

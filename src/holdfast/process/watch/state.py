@@ -291,7 +291,7 @@ class Point(NamedTuple):
 
 
 def thin(points: Sequence[Point], maximum: int = MAX_POINTS) -> list[Point]:
-    """Merges neighbours until at most `most` points remain; each keeps the extremes of what it stands for.
+    """Merges neighbours until at most `maximum` points remain; each keeps the extremes of what it stands for.
 
     The last hour has as many points as the time before it, up to six hours, and so on: whoever reads the last hour
     of a month sees more than one point.

@@ -234,7 +234,7 @@ def _end_without_waiting(child: subprocess.Popen[str]) -> None:
 
 def test_a_real_watch_of_a_calm_process() -> None:
     with socket.socket(), socket.socket():
-        found = diagnose(for_s=0.3, tree=False)
+        found = diagnose(duration=0.3, tree=False)
     assert found[0].diagnosis.verdict in (Verdict.OK, Verdict.SETTLING)
 
 
@@ -250,9 +250,9 @@ def test_a_time_to_watch_must_be_one() -> None:
 
 
 @pytest.mark.parametrize("for_s", [-1.0, float("nan"), float("inf")])
-def test_nonsense_is_not_taken_for_one_look(for_s: float) -> None:
-    with pytest.raises(ValueError, match="expected a duration in seconds, or 0 for one snapshot, got"):
-        diagnose(for_s=for_s)
+def test_a_wrong_duration_is_refused(for_s: float) -> None:
+    with pytest.raises(ValueError, match="duration=: expected a time of at least zero"):
+        diagnose(duration=for_s)
 
 
 # ---- in memory ---------------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ def test_the_lines_of_a_user_and_of_root(uid: int, lines: list[str]) -> None:
 
 
 def test_a_full_table() -> None:
-    (found,) = diagnose(7, procfs=_fake(60, soft=64))
+    (found,) = Observation(7, procfs=_fake(60, soft=64)).conclude()
     assert found.diagnosis.verdict is Verdict.EXHAUSTED
     assert found.diagnosis.advice[0] == "raise its limit while it runs: prlimit --pid 7 --nofile=4096:"
 
@@ -314,14 +314,14 @@ def test_jobs_are_those_of_the_root() -> None:
     fake.add_process(8, ppid=7)
     fake.add_fd(8, 0, "/dev/null")
     jobs = [JobSample(job=job, fds=10 + 3 * job) for job in range(80)]
-    root, child = diagnose(7, procfs=fake, jobs=jobs)
+    root, child = Observation(7, procfs=fake).conclude(jobs=jobs)
     assert (root.diagnosis.verdict, child.diagnosis.verdict) == (Verdict.LEAK, Verdict.OK)
 
 
 def test_another_users_descriptors_are_counted_and_not_judged() -> None:
     fake = _fake(100)
     fake.denied.add("/proc/7/fd")
-    (found,) = diagnose(7, procfs=fake)
+    (found,) = Observation(7, procfs=fake).conclude()
     assert (found.diagnosis.fds, found.diagnosis.profile) == (100, None)
     assert found.diagnosis.verdict is Verdict.OK
 

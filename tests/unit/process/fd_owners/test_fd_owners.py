@@ -230,7 +230,7 @@ def test_a_reference_cycle(sock: list[socket.socket]) -> None:
         box = Box()
         box.inside = [box, sock.pop()]
         del box
-        [path] = owners(fd, within_s=60)
+        [path] = owners(fd, within=60)
         sock += [obj for obj in gc.get_objects() if type(obj) is socket.socket and obj.fileno() == fd]
     finally:
         gc.enable()
@@ -245,7 +245,7 @@ def test_what_only_a_running_statement_holds(sock: list[socket.socket]) -> None:
     for one in (sock.pop(), None):
         if one is not None:
             del one
-            reply = owners(fd, within_s=60)
+            reply = owners(fd, within=60)
             sock[:] = [obj for obj in gc.get_objects() if type(obj) is socket.socket and obj.fileno() == fd]
     assert [path.held for path in reply] == [HeldBy.OUTSIDE]
     assert str(reply[0]).startswith("a running statement, or C code → ")

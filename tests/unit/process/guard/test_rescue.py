@@ -157,7 +157,7 @@ def test_it_may_end_before_any_step(ends_after: int) -> None:
     assert work.gone
     assert exit_code(work) == 3
     assert any("it has ended" in problem for problem in work.problems)
-    assert work.advice == ["look at its log for the reason, and start it again if nothing else does"]
+    assert work.advice == ["read its log for the reason, and start it again if nothing else does"]
     assert as_dict(work)["rescued"] is False
 
 

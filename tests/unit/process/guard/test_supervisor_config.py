@@ -14,10 +14,10 @@ from holdfast.process.guard.caps import RSS, SOFT_SAMPLES, Cap
 from holdfast.process.guard.signals import handles_signal
 from holdfast.process.guard.supervisor.config import NAMES, make_options, read_config, watched_words
 from holdfast.process.guard.supervisor.outside_caps import CapWatches, ProcessUse, TreeUse, cap_parser, find_breach
-from holdfast.process.guard.supervisor.policy import RestartMode, RestartReason
 from holdfast.process.guard.supervisor.process_tree import identities, read_tree, signal_process
 from holdfast.process.guard.supervisor.progress import ProgressWatch
 from holdfast.process.guard.supervisor.systemd import SystemdNotifier
+from holdfast.process.guard.supervisor.worker_machine import RestartMode, RestartReason
 from holdfast.procfs.processes import Identity
 
 USE = TreeUse(

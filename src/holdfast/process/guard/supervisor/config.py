@@ -17,7 +17,7 @@ from ....errors import cannot_open
 from ..caps import FDS, Cap
 from .near_limit import NEAR
 from .outside_caps import RESOURCES, cap_parser
-from .policy import RestartMode, RestartReason, RestartRules
+from .worker_machine import RestartMode, RestartReason, RestartRules
 
 MAX_WORKERS = 1000
 _TABLE = "supervise"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..caps import CHILDREN, FDS, RSS, THREADS, Amount, Cap, CappedResource, CapWatch, parse_amount
-from .policy import RestartReason
+from .worker_machine import RestartReason
 
 RESOURCES = {
     RestartReason.FDS: FDS,

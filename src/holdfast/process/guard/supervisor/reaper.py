@@ -33,8 +33,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
 from ...._util.process import die_with_forker
-from .escalation import EndStep, Escalation, EscalationPlan, StepTimes, plan_stop
 from .process_tree import identities, kill_tree, read_tree, signal_all
+from .worker_machine import EndStep, Escalation, EscalationPlan, StepTimes, plan_stop
 from .worker_watch import ask_guards, drain_time_s, read_pages
 
 _PR_SET_PDEATHSIG = 1

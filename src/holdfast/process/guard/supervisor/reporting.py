@@ -7,14 +7,17 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import MutableMapping, Sequence
+from typing import TYPE_CHECKING
 
 from ...._util.text import counted, printable
 from .config import SuperviseOptions
 from .log_lines import LogLines
-from .policy import RestartReason
-from .status import EVENTS, REWRITE_S, StatusFile, SupervisorEvent, SupervisorStatus, WorkerState
-from .supervised_worker import SupervisedWorker
+from .status import EVENTS, REWRITE_S, StatusFile, SupervisorEvent, SupervisorStatus
 from .systemd import SystemdNotifier
+from .worker_machine import RestartReason, WorkerState
+
+if TYPE_CHECKING:
+    from .supervised_worker import SupervisedWorker
 
 _MAX_EVENT = 1000
 _EXTEND_EVERY_S = 5.0
@@ -127,7 +130,7 @@ class SupervisorReport:
         given_up = "".join(
             f"; gave up on {self.name_of(worker)}: {worker.sentence}"
             for worker in self._workers
-            if worker.state is WorkerState.FAILED
+            if worker.state is WorkerState.GIVEN_UP
         )
         status = f"{running} of {counted(len(self._workers), 'worker')} running; {self.restart_words()}{given_up}"
         systemd.status(status[:_MAX_EVENT])

@@ -17,7 +17,6 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +25,7 @@ from ....procfs.processes import Identity
 from ....procfs.procfs import REAL, ProcFS
 from ...fd_owners.agent import make_private, socket_dirs
 from ..process_files import file_name, own_identity, read_process_files, remove_stale
+from .worker_machine import WorkerState
 
 Number = TypeVar("Number", int, float)
 
@@ -41,15 +41,6 @@ _MAX_PID = 1 << 22
 _MAX_COUNT = 1 << 53
 _MAX_REASONS = 100
 _MAX_WORKERS = 1000
-
-
-class WorkerState(StrEnum):
-    RUNNING = "running"
-    DRAINING = "draining"
-    STOPPING = "stopping"
-    BACKOFF = "backoff"  # it has ended and is started again later
-    FAILED = "failed"  # it is not started again
-    DONE = "done"  # it ended with exit code 0, and is not started again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

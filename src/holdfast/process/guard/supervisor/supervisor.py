@@ -23,33 +23,33 @@ from types import FrameType
 from typing import Any
 
 from ...._util.fds import Reserve, raise_nofile
-from ...._util.process import describe_exit
 from ...._util.text import counted, one_line
 from ....errors import InputError
 from ....procfs.processes import Identity, Stat, read_stat
 from ....procfs.procfs import REAL, read_or_none
-from .config import SuperviseOptions, name_of, run_hint, watched_words
-from .escalation import EndStep, plan_bad_health, plan_recycle, plan_stop
+from .config import SuperviseOptions, name_of, watched_words
 from .helper_run import HelperRuns
 from .log_lines import LogLines
 from .near_limit import write_use
-from .policy import RestartReason
 from .process_tree import kill_tree, own_children, signal_process
 from .progress import file_probe, http_probe
 from .reaper import (
-    WorkerEnded,
     WorkerLaunch,
-    WorkerNotRun,
-    WorkerStarted,
     adopt_orphans,
     start_reaper,
     wake_group_at_end,
 )
 from .reporting import SupervisorReport
-from .restarter import WorkerRestarter
-from .status import WorkerState
-from .supervised_worker import SupervisedWorker
-from .worker_ender import GRACE_S, WorkerEnder
+from .supervised_worker import GRACE_S, SupervisedWorker
+from .worker_machine import (
+    EndStep,
+    RestartReason,
+    WorkerEvent,
+    WorkerState,
+    plan_bad_health,
+    plan_recycle,
+    plan_stop,
+)
 from .worker_watch import WorkerFinding, WorkerWatch, pss_of
 
 FINE, GAVE_UP = 0, 1
@@ -80,7 +80,7 @@ class Supervisor:
     def __init__(self, options: SuperviseOptions, log: LogLines) -> None:
         self._options = options
         self._log = log
-        self._workers = [SupervisedWorker(number, options) for number in range(1, options.workers + 1)]
+        self._workers: list[SupervisedWorker] = []
         self._pending: deque[int] = deque()
         self._helpers = HelperRuns()
         self._stop_code: int | None = None  # what the supervisor exits with; None: it is not stopping
@@ -89,7 +89,6 @@ class Supervisor:
         self._rolling: deque[SupervisedWorker] = deque()
         self._rolled: SupervisedWorker | None = None
         self._scan_s = 0.0
-        self._ever_ran = False
 
     # ---- the loop
 
@@ -113,9 +112,9 @@ class Supervisor:
         self._environment = dict(os.environ)
         name = self._options.name or name_of(self._options.command)
         self._report = SupervisorReport(name, self._options, self._workers, self._log, self._environment)
-        self._environment |= {_MARK: self._report.mark, "HOLDFAST_WORKERS": str(len(self._workers))}
-        self._restarter = WorkerRestarter(self._options, self._report)
-        self._ender = WorkerEnder(self._report, self._helpers)
+        self._environment |= {_MARK: self._report.mark, "HOLDFAST_WORKERS": str(self._options.workers)}
+        for number in range(1, self._options.workers + 1):
+            self._workers.append(SupervisedWorker(number, self._options, self._report, self._helpers))
         self._reserve = Reserve(_RESERVE)
         self._had_terminal = _has_terminal()
         try:
@@ -152,14 +151,14 @@ class Supervisor:
         self._handle_signals(time.monotonic())
         self._reap()
         for worker in self._workers:
-            self._receive(worker, time.monotonic())
+            worker.receive(time.monotonic())
             self._close_ended(worker, time.monotonic())
         self._helpers.finish(time.monotonic())
         self._start_due(time.monotonic())
         if time.monotonic() >= self._scan_s:
             self._scan_all()
         for worker in self._workers:
-            self._ender.advance(worker, time.monotonic())
+            worker.advance(time.monotonic())
         self._roll(time.monotonic())
         self._report.notify_systemd(time.monotonic(), is_stopping=self._stop_code is not None)
         self._report.publish(time.monotonic())
@@ -174,7 +173,7 @@ class Supervisor:
         self._helpers.close()
         if self._refused is not None:
             raise self._refused
-        failed = [worker for worker in self._workers if worker.state is WorkerState.FAILED]
+        failed = [worker for worker in self._workers if worker.state is WorkerState.GIVEN_UP]
         code = self._stop_code if self._stop_code is not None else GAVE_UP if failed else FINE
         restarts = self._report.restart_words()
         if failed and self._stop_code is None:
@@ -211,7 +210,7 @@ class Supervisor:
     def _due_s(self) -> float:
         due = [self._scan_s]
         for worker in self._workers:
-            if worker.state is WorkerState.BACKOFF and not worker.is_running:
+            if worker.state is WorkerState.BACKING_OFF:
                 due.append(worker.due_s)
             if worker.escalation is not None and worker.is_running:
                 due.append(worker.escalation.due_s)
@@ -223,11 +222,11 @@ class Supervisor:
 
     def _start_due(self, now_s: float) -> None:
         for worker in self._workers:
-            if worker.state is WorkerState.BACKOFF and not worker.is_running and now_s >= worker.due_s:
-                if self._stop_code is not None:
-                    worker.set_state(WorkerState.DONE, "the supervisor stops")
-                    continue
-                self._start(worker, now_s)
+            if worker.state is WorkerState.BACKING_OFF and now_s >= worker.due_s:
+                if self._stop_code is None:
+                    self._start(worker, now_s)
+                else:
+                    worker.move(WorkerEvent.FINISH, "the supervisor stops")
 
     def _start(self, worker: SupervisedWorker, now_s: float) -> None:
         launch = WorkerLaunch(
@@ -241,28 +240,9 @@ class Supervisor:
         try:
             reaper = start_reaper(launch)
         except OSError as error:
-            self._restarter.not_started(worker, error.errno or EAGAIN, now_s)
+            worker.retry_start(error.errno or EAGAIN, now_s)
             return
-        worker.started(reaper, now_s)
-        if worker.restart_reason is not None:
-            worker.restarts[worker.restart_reason] += 1
-            worker.restart_reason = None
-        self._report.changed = True
-
-    def _receive(self, worker: SupervisedWorker, now_s: float) -> None:
-        for message in worker.receive(now_s):
-            match message:
-                case WorkerStarted():
-                    self._ever_ran = True
-                    self._report.log("start", f"{self._report.name_of(worker)} has started", worker)
-                    if worker.escalation is not None and worker.escalation.step is not None:
-                        self._ender.take(worker, worker.escalation.step)  # it was asked to end before it was there
-                case WorkerNotRun(number):
-                    why = os.strerror(number)
-                    hint = run_hint(self._options.command, number)
-                    worker.sentence = f"cannot run {self._options.command[0]}: {why}{hint}"
-                case WorkerEnded(status):
-                    worker.set_state(WorkerState.STOPPING, describe_exit(os.waitstatus_to_exitcode(status)))
+        worker.forked(reaper, now_s)
 
     def _reap(self) -> None:
         """Reaps all children that have ended, also those that were adopted: as PID 1 it gets everybody's."""
@@ -284,17 +264,13 @@ class Supervisor:
         if worker.status is None and not worker.run_errno and self._kill_orphans():
             return  # the reaper was killed: its processes are the supervisor's now, and end first
         worker.closed()
-        self._report.changed = True
         if worker.run_errno in _SHORTAGES and self._stop_code is None:
-            self._restarter.not_started(worker, worker.run_errno, now_s)
+            worker.retry_start(worker.run_errno, now_s)
             return
-        if worker.run_errno and not self._ever_ran and self._stop_code is None:
+        if worker.run_errno and not any(one.ever_ran for one in self._workers) and self._stop_code is None:
             self._refused = InputError(worker.sentence)
             self._stop_all(FINE, worker.sentence, now_s)
-        if self._stop_code is None:
-            self._restarter.decide(worker, now_s)
-        else:
-            self._restarter.stopped(worker, now_s)
+        worker.decide(now_s, is_stopping=self._stop_code is not None)
 
     # ---- scans
 
@@ -303,9 +279,7 @@ class Supervisor:
         for worker in self._workers:
             if worker.reaper is None or worker.reaper_is_gone:
                 continue
-            if worker.resume_reaper():
-                text = f"the reaper of {self._report.name_of(worker)} was stopped by a signal, and goes on"
-                self._report.log("health", text, worker, level="warning")
+            worker.resume_reaper()
             if worker.process is not None and worker.watch is not None:
                 self._scan(worker, worker.watch, time.monotonic())
         self._kill_orphans()
@@ -315,12 +289,10 @@ class Supervisor:
         before = watch.sentence
         found = watch.scan(now_s)
         self._report.changed |= before != watch.sentence
-        if worker.escalation is None:
-            state = WorkerState.DRAINING if watch.is_draining else WorkerState.RUNNING
-            if state is not worker.state:
-                if watch.is_draining:
-                    self._report.log("drain", f"{self._report.name_of(worker)} drains: {watch.drain_reason}", worker)
-                worker.set_state(state, watch.sentence or "it runs")
+        if worker.escalation is None and watch.is_draining != (worker.state is WorkerState.DRAINING):
+            if watch.is_draining:
+                self._report.log("drain", f"{worker.name} drains: {watch.drain_reason}", worker)
+            worker.move(WorkerEvent.DRAINS if watch.is_draining else WorkerEvent.WORKS, watch.sentence or "it runs")
         if watch.progress is not None and now_s >= watch.progress.next_s:
             self._probe(watch, now_s)
         if watch.wants_pss:
@@ -328,7 +300,7 @@ class Supervisor:
         if watch.limits.wants_use:
             self._read_use(watch)
         if watch.note:
-            self._report.log("health", f"{self._report.name_of(worker)}: {watch.note}", worker, level="warning")
+            self._report.log("health", f"{worker.name}: {watch.note}", worker, level="warning")
             watch.note = ""
         if found is not None:
             self._found(worker, found, now_s)
@@ -337,7 +309,7 @@ class Supervisor:
         times = replace(worker.times, stop_s=max(worker.times.stop_s, found.ask_s))
         if worker.escalation is None:
             make = plan_bad_health if found.is_bad else plan_recycle
-            self._ender.escalate(worker, make(found.reason, found.sentence, times), now_s)
+            worker.escalate(make(found.reason, found.sentence, times), now_s)
         elif (
             found.is_bad
             and worker.escalation.plan.is_planned
@@ -346,7 +318,7 @@ class Supervisor:
             if worker.escalation.plan.reason is None:  # the supervisor stops
                 worker.escalation.hurry(EndStep.TERM, now_s)
             else:
-                self._ender.escalate(worker, plan_bad_health(found.reason, found.sentence, times), now_s)
+                worker.escalate(plan_bad_health(found.reason, found.sentence, times), now_s)
 
     def _probe(self, watch: WorkerWatch, now_s: float) -> None:
         progress = watch.progress
@@ -467,7 +439,7 @@ class Supervisor:
             case signal.SIGUSR2:
                 self._report.log("signal", f"{name}: the stacks of all workers")
                 for worker in self._workers:
-                    self._ender.show_stacks(worker)
+                    worker.show_stacks()
             case _:
                 sent = sum([worker.send(number) for worker in self._workers])
                 if number not in _ROUTINE:
@@ -479,12 +451,10 @@ class Supervisor:
             return
         worker.policy.reset()
         if not worker.is_running:
-            worker.restart_reason = worker.restart_reason or RestartReason.RECYCLE
-            worker.due_s = now_s
-            worker.set_state(WorkerState.BACKOFF, why)
+            worker.restart_now(why, now_s)
         elif worker.escalation is None:
             worker.refresh()
-            self._ender.escalate(worker, plan_recycle(RestartReason.RECYCLE, why, worker.times), now_s)
+            worker.escalate(plan_recycle(RestartReason.RECYCLE, why, worker.times), now_s)
 
     def _stop_all(self, code: int, why: str, now_s: float) -> None:
         if self._stop_code is not None:
@@ -498,10 +468,10 @@ class Supervisor:
         for worker in self._workers:
             if not worker.is_running:
                 if not worker.is_over:
-                    worker.set_state(WorkerState.DONE, "the supervisor stops")
+                    worker.move(WorkerEvent.FINISH, "the supervisor stops")
             elif worker.escalation is None or worker.escalation.step in (None, EndStep.DRAIN):
                 worker.refresh()
-                self._ender.escalate(worker, plan_stop(why, worker.times), now_s)
+                worker.escalate(plan_stop(why, worker.times), now_s)
 
     def _roll(self, now_s: float) -> None:
         """Goes on with a rolling restart: the next worker is replaced when the last new one runs."""
@@ -511,11 +481,11 @@ class Supervisor:
             if not is_new and not worker.is_over:
                 return
             self._rolled = None
-            if worker.state is WorkerState.FAILED:
+            if worker.state is WorkerState.GIVEN_UP:
                 self._rolling.clear()
                 self._report.log(
                     "signal",
-                    f"the restart of all workers ends here: {self._report.name_of(worker)} failed",
+                    f"the restart of all workers ends here: {worker.name} failed",
                     level="error",
                 )
             if not self._rolling:

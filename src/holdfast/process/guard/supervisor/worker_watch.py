@@ -20,9 +20,9 @@ from ..signals import handles_signal
 from .config import SuperviseOptions
 from .near_limit import LimitWatch
 from .outside_caps import CapWatches, ProcessUse, TreeUse, find_breach
-from .policy import RestartReason
 from .process_tree import Tree, read_tree, signal_all
 from .progress import ProgressWatch
+from .worker_machine import RestartReason
 
 _BAD_SCANS = 2
 _NEW_PAGE_SCANS = 5  # processes without a page are asked for one in every fifth scan
