@@ -1,6 +1,6 @@
 """Watch processes for days: a live page, Prometheus metrics, alerts.
 
-Samples processes with all their descendants, says when one begins to leak
+Samples processes with all their descendants, reports when one begins to leak
 descriptors and when it runs out, and follows it over restarts. It prints a line
 for every change: a verdict, a process that ended or was replaced, a worker
 whose Guard reports that it hangs or that nothing succeeds any more. A verdict
@@ -191,7 +191,7 @@ def _check_usage(pids: tuple[int, ...], names: tuple[str, ...], every_s: float) 
 
 
 class Rounds:
-    """The loop: samples at intervals, prints events, and tells others of them."""
+    """The loop: samples at intervals, prints events, and sends them to a command or a webhook."""
 
     def __init__(
         self, screen: Screen, collector: WatchCollector, notifier: Notifier, stop: threading.Event, *, stays: bool

@@ -87,10 +87,6 @@ class SupervisorReport:
             self._events.append(SupervisorEvent(t=now, worker=number, kind=kind, text=printable(text)[:_MAX_EVENT]))
             self.changed = True
 
-    def name_of(self, worker: SupervisedWorker) -> str:
-        number = f" {worker.number}" if len(self._workers) > 1 else ""
-        return f"worker{number}" + (f" (pid {worker.last_pid})" if worker.last_pid else "")
-
     def restarts(self) -> Counter[RestartReason]:
         return sum((worker.restarts for worker in self._workers), Counter())
 
@@ -128,7 +124,7 @@ class SupervisorReport:
             self._was_ready = True
             systemd.ready()
         given_up = "".join(
-            f"; gave up on {self.name_of(worker)}: {worker.sentence}"
+            f"; gave up on {worker.name}: {worker.sentence}"
             for worker in self._workers
             if worker.state is WorkerState.GIVEN_UP
         )

@@ -16,7 +16,7 @@ from ....procfs.procfs import REAL
 from ..stacks import find_spy
 from .config import SuperviseOptions, run_hint
 from .helper_run import HelperRuns, run_program
-from .process_tree import kill_tree, read_tree, signal_all, signal_process
+from .process_tree import identities, kill_tree, read_tree, signal_all, signal_process
 from .reaper import Reaper, WorkerEnded, WorkerNotRun, WorkerStarted
 from .reporting import SupervisorReport
 from .status import WorkerStatus
@@ -92,7 +92,8 @@ class SupervisedWorker(WorkerMachine):
 
     @property
     def name(self) -> str:
-        return self._report.name_of(self)
+        number = f" {self.number}" if self._options.workers > 1 else ""
+        return f"worker{number}" + (f" (pid {self.last_pid})" if self.last_pid else "")
 
     def receive(self, now_s: float) -> None:
         """Reads what the reaper reports."""
@@ -310,9 +311,7 @@ class SupervisedWorker(WorkerMachine):
 
     def _terminate(self) -> int:
         """Sends SIGTERM to the entire tree. Returns to how many processes."""
-        if self.reaper is None:
-            return 0
-        processes = [Identity(pid, stat.start_ticks) for pid, stat in read_tree(self.reaper.pid).items()]
+        processes = identities(read_tree(self.reaper.pid)) if self.reaper is not None else []
         sent = signal_all(processes, signal.SIGTERM)
         signal_all(processes, signal.SIGCONT)
         return sent

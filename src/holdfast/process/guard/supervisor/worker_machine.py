@@ -255,6 +255,7 @@ class Escalation:
         self.step: EndStep | None = None  # the one that was taken last
         self._left = list(plan.steps)
         self.due_s = now_s
+        self.given_s = 0.0  # how long the step that was taken last may take; 0 if without end
         self.kills = 0
 
     def next_step(self, now_s: float) -> EndStep | None:
@@ -262,11 +263,11 @@ class Escalation:
         if now_s < self.due_s:
             return None
         if self.step is not EndStep.KILL:
-            self.step, given_s = self._left.pop(0)
-            self.due_s = now_s + given_s
+            self.step, self.given_s = self._left.pop(0)
+            self.due_s = now_s + self.given_s
         if self.step is EndStep.KILL:
             self.kills += 1
-            self.due_s = now_s + _KILL_AGAIN_S
+            self.given_s, self.due_s = 0.0, now_s + _KILL_AGAIN_S
         return self.step
 
     def done(self, step: EndStep, now_s: float) -> None:
@@ -284,11 +285,6 @@ class Escalation:
             while self._left[0][0] is not to:
                 self._left.pop(0)
             self.due_s = now_s
-
-    @property
-    def given_s(self) -> float:
-        """How long the step that was taken last is given; 0 if without end."""
-        return next((given_s for step, given_s in self.plan.steps if step is self.step and given_s != math.inf), 0.0)
 
 
 # ---- the machine

@@ -83,11 +83,6 @@ class WorkerWatch:
         return ProgressWatch(what, options.probe_s, now_s, is_page=options.progress_http is not None)
 
     @property
-    def processes(self) -> list[Identity]:
-        """The processes of the last scan."""
-        return [Identity(pid, stat.start_ticks) for pid, stat in self.tree.items()]
-
-    @property
     def guarded(self) -> list[Heartbeat]:
         """The heartbeats of the processes with an active Guard."""
         return _active(self.pages.values())
