@@ -458,7 +458,7 @@ def test_many_are_told_as_one() -> None:
         stack.callback(os.close, ends[1])
         del many
         groups = owners_summary([*fds, *ends, 99_999])
-        some = owners_summary([*fds, *ends], maximum=100)
+        some = owners_summary([*fds, *ends], max=100)
         everything = owners_summary()
         keep(None)
     line = f"{HERE}:{_line_of('kept: Any')} module variable 'kept'[…] → Box.inside[…] → socket"
@@ -471,7 +471,7 @@ def test_many_are_told_as_one() -> None:
     assert str(some[0]).endswith(f"[about {some[0].count:,} ×]")
     assert (everything[0].shape, everything[0].count) == (line, 300)
     with pytest.raises(ValueError, match="at least 1, got 0"):
-        owners_summary(maximum=0)
+        owners_summary(max=0)
 
 
 def test_groups_are_ordered_by_their_size() -> None:

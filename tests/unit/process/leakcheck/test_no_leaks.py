@@ -211,7 +211,7 @@ def test_kinds_and_max() -> None:
 def test_wrong_options() -> None:
     with pytest.raises(ValueError, match=r"expected kinds of .*shm_file.*, got 'pipes'"):
         no_leaks(kinds=["pipes"])
-    with pytest.raises(ValueError, match="got -1 and 1.0"):
+    with pytest.raises(ValueError, match="expected max of at least 0, got -1"):
         no_leaks(max=-1)
     with pytest.raises(TypeError, match="got the generator numbers"):
 
