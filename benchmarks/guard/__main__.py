@@ -66,7 +66,7 @@ TASKS = (
 )
 CALLS = ("calls", "calls_many")
 OUTSIDE = {
-    "supervise": "holdfast supervise, one worker with a Guard: supervisor and keeper",
+    "supervise": "holdfast supervise, one worker with a Guard: supervisor and reaper",
     "watch": "holdfast watch, that worker, a sample every 5 s",
 }
 MANY = "watch_many"
@@ -251,8 +251,8 @@ def _measure_outside(seconds: int) -> list[GuardResult]:
         watched = [*holdfast, "watch", "-q", str(supervisor.pid)]
         with subprocess.Popen(watched, **quiet) as watch:
             time.sleep(5)
-            keepers = [pid for pid, parent in read_parents(REAL).items() if parent == supervisor.pid]
-            groups = {"supervise": [supervisor.pid, *keepers], "watch": [watch.pid]}
+            reapers = [pid for pid, parent in read_parents(REAL).items() if parent == supervisor.pid]
+            groups = {"supervise": [supervisor.pid, *reapers], "watch": [watch.pid]}
             before = {key: _cpu_s(pids) for key, pids in groups.items()}
             time.sleep(seconds)
             used = {key: _cpu_s(pids) - before[key] for key, pids in groups.items()}

@@ -125,7 +125,7 @@ def calls(count: int, watched: str, _: int) -> dict[str, float]:
             with guard.job(7):
                 pass
 
-        own: Any = guard._own
+        own: Any = guard._run.own
         for name, call in {
             "ok": guard.ok,
             "step": guard.step,

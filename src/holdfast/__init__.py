@@ -36,18 +36,23 @@ if TYPE_CHECKING:
     from .data.writer.dataset_writer import DatasetWriter as DatasetWriter
     from .data.writer.dataset_writer import write as write
     from .data.writer.server.client import connect as connect
+    from .process.doctor.diagnose import Diagnosed as Diagnosed
     from .process.doctor.diagnose import diagnose as diagnose
     from .process.error_guide.explain import explain as explain
     from .process.error_guide.explanation import Explanation as Explanation
     from .process.fd_owners.agent import listen as listen
     from .process.fd_owners.owners import owners as owners
     from .process.fd_owners.owners import owners_summary as owners_summary
+    from .process.fd_owners.paths import OwnerGroup as OwnerGroup
+    from .process.fd_owners.paths import OwnerPath as OwnerPath
     from .process.fdtrace.tracer import Tracer as Tracer
+    from .process.filelocks.holders import Locks as Locks
     from .process.filelocks.holders import locks as locks
     from .process.filelocks.lock import locked as locked
     from .process.guard.caps import Cap as Cap
     from .process.guard.guard import Guard as Guard
     from .process.leakcheck.no_leaks import no_leaks as no_leaks
+    from .procfs.snapshot import Snapshot as Snapshot
     from .procfs.snapshot import snapshot as snapshot
     from .schema import Array as Array
     from .schema import Bytes as Bytes
@@ -62,15 +67,20 @@ _HOMES = {
     "Bytes": "schema",
     "Cap": "process.guard.caps",
     "Dataset": "data.loader.dataset",
+    "Diagnosed": "process.doctor.diagnose",
     "Explanation": "process.error_guide.explanation",
     "Float32": "schema",
     "Guard": "process.guard.guard",
     "HoldfastError": "errors",
     "Int64": "schema",
+    "Locks": "process.filelocks.holders",
     "Log": "data.runlog.logger",
     "DatasetWriter": "data.writer.dataset_writer",
+    "OwnerGroup": "process.fd_owners.paths",
+    "OwnerPath": "process.fd_owners.paths",
     "Ragged": "schema",
     "Records": "data.formats.tfrecord",
+    "Snapshot": "procfs.snapshot",
     "TFRecordReader": "data.formats.tfrecord",
     "TFRecordWriter": "data.formats.tfrecord",
     "Tracer": "process.fdtrace.tracer",

@@ -97,17 +97,17 @@ def _options(item: pytest.Item) -> tuple[int | None, Any]:
     if mark is None:
         return _allowed_by_config(item.config), None
     given: dict[str, Any] = dict(zip(("max", "kinds"), mark.args, strict=False)) | dict(mark.kwargs)
-    most = given.pop("max", 0)
+    maximum = given.pop("max", 0)
     kinds = given.pop("kinds", None)
-    if given or len(mark.args) > 2 or not (most is None or (type(most) is int and most >= 0)):
+    if given or len(mark.args) > 2 or not (maximum is None or (type(maximum) is int and maximum >= 0)):
         raise pytest.UsageError(f"expected fd_leaks(max=0, kinds=None), got {mark.args} {mark.kwargs}")
-    return most, kinds
+    return maximum, kinds
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
-    most, kinds = _options(item)
-    if most is not None:
+    maximum, kinds = _options(item)
+    if maximum is not None:
         from .process.leakcheck.no_leaks import Check
 
         item.stash[_failed] = False
@@ -144,13 +144,13 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
         _raise_if_leaked(check, _options(item)[0] or 0, item.config.stash.get(_births, None))
 
 
-def _raise_if_leaked(check: Check, most: int, births: Births | None) -> None:
-    for wait_s in check.waits(most, _WITHIN_S, collect=True):
+def _raise_if_leaked(check: Check, maximum: int, births: Births | None) -> None:
+    for wait_s in check.waits(maximum, _WITHIN_S, collect=True):
         time.sleep(wait_s)
-    if left := check.over(most):
+    if left := check.over(maximum):
         from .process.leakcheck.no_leaks import describe_leaks
 
-        pytest.fail(describe_leaks(left, most, births)[0], pytrace=False)
+        pytest.fail(describe_leaks(left, maximum, births)[0], pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -152,9 +152,9 @@ def test_the_new_limit_can_be_named_and_is_never_lowered() -> None:
         again = rescued(worker.pid, "--limit", "100")
         assert (again["limit"]["soft"], again["limit"]["raised"]) == ([128, 128], False)
         assert worker.limits == (128, 512)
-        most = rescued(worker.pid, "--limit", "4096")
-        assert most["limit"]["soft"] == [128, 512]
-        assert "a soft limit of 4,096 is above the hard one, 512: raise that, too, with --hard" in most["problems"]
+        maximum = rescued(worker.pid, "--limit", "4096")
+        assert maximum["limit"]["soft"] == [128, 512]
+        assert "a soft limit of 4,096 is above the hard one, 512: raise that, too, with --hard" in maximum["problems"]
         assert worker.poll() == "ok"
 
 
@@ -310,9 +310,9 @@ def test_what_cannot_be_rescued_is_one_sentence() -> None:
     assert own.stderr.endswith("which is this command itself\n")
     assert refused("rescue", "0", code=2).startswith("rescue: invalid value for 'PID': 0 is not in the range")
     assert refused("rescue", "1", "--wait", "5s", code=2).startswith("rescue: expected --wait only with --drain")
-    most = Path("/proc/sys/fs/nr_open").read_text().strip()
-    said = refused("rescue", "1", "--hard", str(int(most) + 1), code=2)
-    assert said.startswith(f"rescue: expected --hard of at most {most}, which fs.nr_open of this machine allows")
+    maximum = Path("/proc/sys/fs/nr_open").read_text().strip()
+    said = refused("rescue", "1", "--hard", str(int(maximum) + 1), code=2)
+    assert said.startswith(f"rescue: expected --hard of at most {maximum}, which fs.nr_open of this machine allows")
     said = refused("rescue", "1", "--hard", "100", "--limit", "200", code=2)
     assert said.startswith("rescue: expected --limit of at most --hard 100, got 200")
 
@@ -454,7 +454,7 @@ def test_drain_lets_it_finish_its_job(tmp_path: Path) -> None:
 def test_it_waits_for_the_exit_of_one_that_drains(tmp_path: Path) -> None:
     with guarded(tmp_path / "guard.log") as worker:
         work = Rescue(worker.pid)
-        work.look()
+        work.scan()
         told: list[str] = []
         work.drain(TIMEOUT_S, until_exit=True, progress=lambda _: told.append(tell(worker)) if not told else None)
         # Its exit code is not read yet, and the process counts as ended.

@@ -24,8 +24,8 @@ from holdfast.process.watch.documents import load_state
 
 TIMEOUT_S = 120
 # The stated bounds of watch itself, beside a handful of connections: see docs/watch.md.
-MOST_FDS = 32
-MOST_RSS_BYTES = 120 << 20
+MAX_FDS = 32
+MAX_RSS_BYTES = 120 << 20
 
 
 class RunningWatch:
@@ -201,7 +201,7 @@ sys.exit(guard.exit_code)
 """
 
 
-def test_copies_of_a_real_supervisor_are_followed_over_their_recycling(tmp_path: Path) -> None:
+def test_workers_of_a_real_supervisor_are_followed_over_their_recycling(tmp_path: Path) -> None:
     (tmp_path / "worker.py").write_text(GUARDED)
     command = [*COMMAND, "supervise", "--", sys.executable, str(tmp_path / "worker.py")]
     pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
@@ -216,7 +216,7 @@ def test_copies_of_a_real_supervisor_are_followed_over_their_recycling(tmp_path:
                 assert again["target"] == "ami"
                 wait_until(lambda: state(url)["targets"][0]["alive"])
                 [target] = state(url)["targets"]
-                assert (target["target"], target["source"]) == ("ami", "copy:1")
+                assert (target["target"], target["source"]) == ("ami", "worker:1")
                 assert target["restarts"]["recycle"] >= 2
                 wait_until(lambda: b'holdfast_worker_health{target="ami",health="ok"} 1' in get(url, "/metrics")[1])
                 assert watch.stop() == 0
@@ -274,9 +274,9 @@ def test_watch_itself_is_bounded() -> None:
             get(url, path)
         wait_until(lambda: len(state(url)["targets"][0]["series"]["t"]) >= 20)
         own = Path(f"/proc/{watch.process.pid}")
-        assert len(os.listdir(own / "fd")) <= MOST_FDS
+        assert len(os.listdir(own / "fd")) <= MAX_FDS
         pages = int((own / "statm").read_text().split()[1])
-        assert pages * os.sysconf("SC_PAGE_SIZE") <= MOST_RSS_BYTES
+        assert pages * os.sysconf("SC_PAGE_SIZE") <= MAX_RSS_BYTES
         assert watch.stop() == 0
 
 

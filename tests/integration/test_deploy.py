@@ -293,15 +293,15 @@ def workers_of(pid: int, script: str = "worker.py") -> list[int]:
 
 def test_supervise_reads_its_file_and_replaces_a_worker_that_drains(place: Path) -> None:
     conf = installed("supervise.toml", place)
-    copies = tomllib.loads(conf.read_text())["supervise"]["copies"]
+    count = tomllib.loads(conf.read_text())["supervise"]["workers"]
     command = [str(place / "venv" / "bin" / "holdfast"), "supervise", "--config", str(conf)]
     with running(command, place / "log" / "out.txt") as process:
-        first = wait_until(lambda: len(found := workers_of(process.pid)) == copies and found, process)
+        first = wait_until(lambda: len(found := workers_of(process.pid)) == count and found, process)
         for pid in first:
             wait_for_guard(pid)
         assert find_service_manager(REAL, first[0]) == ServiceManager(kind="supervise", pid=process.pid)
         os.kill(first[0], signal.SIGUSR1)
-        wait_until(lambda: len(found := set(workers_of(process.pid)) - {first[0]}) == copies and found, process)
+        wait_until(lambda: len(found := set(workers_of(process.pid)) - {first[0]}) == count and found, process)
         add_jobs(place, 0, 20)
         wait_until(lambda: is_done(place, 20), process)
         process.terminate()
@@ -383,7 +383,7 @@ def test_the_commands_and_probes_of_the_pod(place: Path) -> None:
             assert get(scrape)[0] == 401
             assert "holdfast_process_open_fds{" in get(scrape, Authorization=f"Bearer {TOKEN}")[1]
 
-            os.kill(pid, signal.SIGSTOP)  # frozen, hung and dark are answered alike
+            os.kill(pid, signal.SIGSTOP)  # frozen, hung and failing are answered alike
             wait_until(lambda: get(alive)[0] == 503, watching)
             assert is_alive()  # supervise is, and will see to it
             os.kill(pid, signal.SIGCONT)

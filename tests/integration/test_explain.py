@@ -22,7 +22,7 @@ import pytest
 
 from holdfast.errors import InputError
 from holdfast.process.doctor.remedies import WRITE
-from holdfast.process.error_guide.explain import explain
+from holdfast.process.error_guide.explain import explain, explain_with
 from holdfast.procfs.procfs import REAL
 from python_child import python
 
@@ -222,7 +222,7 @@ def test_links_that_may_not_be_read_are_no_proof_that_there_are_none() -> None:
         def read_targets(self, folder: str, names: Sequence[str]) -> list[str]:
             return [""] * len(names)
 
-    told = explain("Too many open files", procfs=Closed())
+    told = explain_with(Closed(), "Too many open files")
     assert told.here[0].startswith(f"This process ({os.getpid()}) has ")
     assert " has 0 of " not in told.here[0]
 

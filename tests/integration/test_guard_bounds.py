@@ -9,8 +9,8 @@ from guard_child import TAKEN, run_guarded
 pytestmark = pytest.mark.usefixtures("guard_runtime")
 
 # Objects of the interpreter: a growth of one for each call would be a million.
-MOST_BLOCKS = 3_000
-MOST_BYTES = 8 << 20
+MAX_BLOCKS = 3_000
+MAX_BYTES = 8 << 20
 
 
 def test_memory_after_a_million_reports_and_many_jobs() -> None:
@@ -37,20 +37,20 @@ def used():
 fds = len(os.listdir("/proc/self/fd"))
 with guard:
     reports(1_000); jobs(5_000); fails(100)
-    guard._job_sample_due_ns = 0
+    guard._run.jobs.sample_due_ns = 0
     first = used()
     reports(1_000_000); jobs(100_000); fails(2_000)
     last = used()
     until(lambda: len(os.listdir("/proc/self/fd")) == fds + int(sys.argv[1]))  # a look in progress changes it
     say(*(after - before for before, after in zip(first, last)))
-    assert guard._page.get("jobs_done") == 105_000 and guard._page.get("ok_calls") == 1_003_100
+    assert guard._run.page.get("jobs_done") == 105_000 and guard._run.page.get("ok_calls") == 1_003_100
 """,
         TAKEN,
     )
     assert done.code == 0, done
     blocks, rss, threads = map(int, done.out[0].split())
-    assert blocks < MOST_BLOCKS
-    assert rss < MOST_BYTES
+    assert blocks < MAX_BLOCKS
+    assert rss < MAX_BYTES
     assert threads == 0
 
 
@@ -58,7 +58,7 @@ def test_memory_after_many_samples() -> None:
     """Six days of samples, taken as fast as possible on a clock of their own."""
     done = run_guarded("""
 import gc
-import holdfast.process.guard.guard as module
+import holdfast.process.guard.run as module
 class Clock:
     now = time.monotonic()
     def monotonic(self):
@@ -73,7 +73,7 @@ with guard:
     def days(number):
         for _ in range(number * 1440):
             Clock.now += 60
-            guard._tick()
+            guard._run.tick()
         gc.collect()
         return sys.getallocatedblocks()
     days(3)
@@ -81,7 +81,7 @@ with guard:
     last = days(3)
     module.time = real
     assert not guard.draining, guard.reason
-    say(last - first, len(guard._leak_watch.series.samples))
+    say(last - first, len(guard._run.leak_watch.series.samples))
 """)
     assert done.code == 0, done
     blocks, samples = map(int, done.out[0].split())
@@ -95,7 +95,7 @@ guard = hold.Guard(every=EVERY)
 with guard:
     for _ in range(100_000):
         guard.drain("again")
-    until(lambda: not guard._requests and guard._wake.empty())
+    until(lambda: not guard._run.drain.waiting and guard._run.drain.wake.empty())
 assert guard.exit_code == 75
 """)
     assert done.code == 0, done
@@ -132,8 +132,8 @@ with guard:
     def broken(self):
         raise FileNotFoundError(2, "No such file", "/proc/self/fd")
     holdfast.process.guard.own_process.OwnProcess.count_fds = broken
-    alive = guard._page.get("alive_ns")
-    until(lambda: guard._page.get("alive_ns") > alive)
+    alive = guard._run.page.get("alive_ns")
+    until(lambda: guard._run.page.get("alive_ns") > alive)
     guard.drain("the reason")
     until(lambda: False)
 """)
@@ -149,13 +149,13 @@ class Old(own.OwnProcess):
     def __init__(self):
         super().__init__()
         self._counts_in_stat = False
-import holdfast.process.guard.guard
-holdfast.process.guard.guard.OwnProcess = Old
+import holdfast.process.guard.run
+holdfast.process.guard.run.OwnProcess = Old
 guard = hold.Guard(every=EVERY, fds=hold.Cap(soft=100), eta=None)
 with guard:
     with guard.job("one"):
         pass
-    assert not guard._job_samples and guard._page.get("jobs_done") == 1
+    assert not guard._run.jobs.samples and guard._run.page.get("jobs_done") == 1
     kept = [os.dup(0) for _ in range(100)]
     guard.wait()
 sys.exit(guard.exit_code)

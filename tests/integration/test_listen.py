@@ -23,7 +23,7 @@ from holdfast._util.framing import pack_message
 from holdfast.errors import InputError
 from holdfast.process.fd_owners import agent
 from holdfast.process.fd_owners import agent as listening
-from holdfast.process.fd_owners.agent import MOST_REQUEST_BYTES, ask, ask_owners, listen
+from holdfast.process.fd_owners.agent import MAX_REQUEST_BYTES, ask, ask_owners, listen
 
 TIMEOUT_S = 60
 
@@ -135,9 +135,9 @@ def test_it_says_who_holds_what(runtime: Path) -> None:
         assert seen is not None
         assert seen["kinds"]["socket"] >= 6
         assert seen["limits"]["nofile"]["used"] == seen["fds"]
-        most = ask(process.pid, {"ask": "owners", "most": 1})
-        assert most is not None
-        assert len(most["groups"]) == 1
+        maximum = ask(process.pid, {"ask": "owners", "max": 1})
+        assert maximum is not None
+        assert len(maximum["groups"]) == 1
     assert not path.exists()
 
 
@@ -169,14 +169,14 @@ def test_strange_requests_do_no_harm() -> None:
             {"fds": "7"},
             {"fds": ["7"]},
             {"fds": [True]},
-            {"most": 0},
-            {"most": "many"},
+            {"max": 0},
+            {"max": "many"},
             {"within_s": 1e9},
             {"within_s": float("nan")},
         ):
             reply = _say(path, pack_message({"ask": "owners", **request}))
             assert "expected" in _head(reply)["error"], request
-        reply = _say(path, _frame(b" " * (MOST_REQUEST_BYTES + 10)))
+        reply = _say(path, _frame(b" " * (MAX_REQUEST_BYTES + 10)))
         assert reply == b"" or b"at most" in reply
         with socket.socket(socket.AF_UNIX) as rude:  # gone before the answer
             rude.connect(str(path))

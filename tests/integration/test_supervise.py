@@ -13,8 +13,8 @@ import pytest
 from cli_process import environment, holdfast, refused
 from supervised import COMMAND, SLEEPER, TIMEOUT_S, Supervised, killed_at_end, parent_of, pids_in, python, runs, until
 
-from holdfast.process.guard.supervisor.status import CopyState, read_supervisor_status
-from holdfast.process.guard.supervisor.supervisor import most_descriptors
+from holdfast.process.guard.supervisor.status import WorkerState, read_supervisor_status
+from holdfast.process.guard.supervisor.supervisor import max_descriptors
 from process_tree import children
 
 OTHER_USER = 54_321
@@ -77,7 +77,7 @@ def test_failures_wait_longer_each_time_and_end_with_1(tmp_path: Path) -> None:
     last, final = [line for line in supervised.seen if line["kind"] == "gave-up"]
     assert "exit code 7" in last["text"]
     assert "4 failures at its start in 10 min" in last["text"]
-    assert (final["level"], final["copy"]) == ("error", 0)
+    assert (final["level"], final["worker"]) == ("error", 0)
     assert "3 restarts (3 exit); exits with 1" in final["text"]
 
 
@@ -99,30 +99,30 @@ def test_restart_always_and_never(tmp_path: Path) -> None:
     assert len(pids_in(tmp_path / "pids")) == 1
 
 
-def test_three_copies_know_their_number(tmp_path: Path) -> None:
+def test_three_workers_know_their_number(tmp_path: Path) -> None:
     program = """
 import os, sys, time
-open("copy-" + os.environ["HOLDFAST_COPY"] + "-of-" + os.environ["HOLDFAST_COPIES"], "w").close()
-if os.environ["HOLDFAST_COPY"] != "2": time.sleep(600)
+open("worker-" + os.environ["HOLDFAST_WORKER"] + "-of-" + os.environ["HOLDFAST_WORKERS"], "w").close()
+if os.environ["HOLDFAST_WORKER"] != "2": time.sleep(600)
 """
     with Supervised(tmp_path, "-n", 3, *python(program)) as supervised:
         supervised.wait_for("done", "worker 2 ")
-        until(lambda: len(list(tmp_path.glob("copy-*-of-3"))) == 3)
+        until(lambda: len(list(tmp_path.glob("worker-*-of-3"))) == 3)
         assert len(children(supervised.pid)) == 2
         assert supervised.stop() == 0
         assert supervised.kinds().count("ended") == 2
 
 
 def test_one_copy_that_fails_leaves_the_others_alone(tmp_path: Path) -> None:
-    program = "import os, sys, time; os.environ['HOLDFAST_COPY'] == '1' and sys.exit(3); time.sleep(600)"
+    program = "import os, sys, time; os.environ['HOLDFAST_WORKER'] == '1' and sys.exit(3); time.sleep(600)"
     with Supervised(tmp_path, "-n", 2, "--max-failures", 1, *python(program)) as supervised:
         supervised.wait_for("gave-up", "worker 1")
-        status = until(lambda: _status_with(supervised.pid, CopyState.FAILED, supervised.runtime))
-        assert [row.state for row in status.workers] == [CopyState.FAILED, CopyState.RUNNING]
+        status = until(lambda: _status_with(supervised.pid, WorkerState.GIVEN_UP, supervised.runtime))
+        assert [row.state for row in status.workers] == [WorkerState.GIVEN_UP, WorkerState.RUNNING]
         assert supervised.stop() == 0
 
 
-def _status_with(pid: int, state: CopyState, runtime: Path) -> object:
+def _status_with(pid: int, state: WorkerState, runtime: Path) -> object:
     before = os.environ.get("XDG_RUNTIME_DIR")
     os.environ["XDG_RUNTIME_DIR"] = str(runtime)
     try:
@@ -137,9 +137,9 @@ def _status_with(pid: int, state: CopyState, runtime: Path) -> object:
 def test_the_status_file_says_what_happened_and_goes_away(tmp_path: Path) -> None:
     with Supervised(tmp_path, "--name", "mine", *codes(tmp_path, 75)) as supervised:
         until(lambda: len(pids_in(tmp_path / "pids")) == 2)
-        status = until(lambda: _status_with(supervised.pid, CopyState.RUNNING, supervised.runtime))
+        status = until(lambda: _status_with(supervised.pid, WorkerState.RUNNING, supervised.runtime))
         assert (status.name, status.pid, dict(status.restarts)) == ("mine", supervised.pid, {"recycle": 1})
-        assert until(lambda: _status_with(supervised.pid, CopyState.RUNNING, supervised.runtime).workers[0].pid)
+        assert until(lambda: _status_with(supervised.pid, WorkerState.RUNNING, supervised.runtime).workers[0].pid)
         assert [event.kind for event in status.events][:3] == ["begin", "start", "ended"]
         assert supervised.stop() == 0
     assert list((supervised.runtime / "holdfast").iterdir()) == []
@@ -158,7 +158,7 @@ def test_no_descriptor_is_lost_over_restarts(tmp_path: Path) -> None:
         until(lambda: len(pids_in(tmp_path / "pids")) == 31)
         supervised.wait_for("start", str(pids_in(tmp_path / "pids")[-1]))
         until(lambda: count(supervised.pid) <= before)
-        assert before <= most_descriptors(1)
+        assert before <= max_descriptors(1)
 
 
 # ---- bad input ---------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_no_descriptor_is_lost_over_restarts(tmp_path: Path) -> None:
             "Permission denied (a script needs its interpreter: holdfast supervise -- python ./w",
         ),
         (["--", "python worker.py"], 3, "(without the quotes: holdfast supervise -- python worker.py)"),
-        (["--copies", "0", "true"], 2, "--copies: expected a number from 1 to 1,000, got '0'"),
+        (["--workers", "0", "true"], 2, "--workers: expected a number from 1 to 1,000, got '0'"),
         (["--fds", "2.5", "true"], 2, "--fds: expected SOFT, SOFT:HARD or :HARD"),
         (["--fds", "0.9:0.5", "true"], 2, "expected a soft cap of at most the hard one"),
         (
@@ -191,14 +191,14 @@ def test_no_descriptor_is_lost_over_restarts(tmp_path: Path) -> None:
         (["--progress-http", "ftp://x/", "true"], 2, "--progress-http: expected a URL such as http"),
         (["--progress-file", "a", "--progress-http", "http://x", "true"], 2, "got both"),
         (["--config", "no.toml"], 3, "no.toml: cannot open: No such file or directory"),
-        (["--config", "typo.toml"], 2, "typo.toml: no such key: 'copy'. Did you mean 'copies'?"),
+        (["--config", "typo.toml"], 2, "typo.toml: no such key: 'worker'. Did you mean 'workers'?"),
         (["--config", "value.toml"], 2, "value.toml: rss: expected SOFT, SOFT:HARD or :HARD"),
         (["--config", "broken.toml"], 2, "broken.toml: expected TOML"),
         (["--config", "other.toml"], 2, "other.toml: expected a table [supervise], got tool"),
     ],
 )
 def test_wrong_input_is_one_sentence(tmp_path: Path, arguments: list[str], code: int, text: str) -> None:
-    (tmp_path / "typo.toml").write_text("[supervise]\ncopy = 3")
+    (tmp_path / "typo.toml").write_text("[supervise]\nworker = 3")
     (tmp_path / "value.toml").write_text("[supervise]\nrss = [1]")
     (tmp_path / "broken.toml").write_text("[supervise")
     (tmp_path / "other.toml").write_text("[tool]\nx = 1")
@@ -209,12 +209,12 @@ def test_wrong_input_is_one_sentence(tmp_path: Path, arguments: list[str], code:
 
 
 def test_options_win_over_the_config_file(tmp_path: Path) -> None:
-    program = 'import os, sys; open("copies", "w").write(os.environ["HOLDFAST_COPIES"])'
+    program = 'import os, sys; open("workers", "w").write(os.environ["HOLDFAST_WORKERS"])'
     command = json.dumps([sys.executable, "-I", "-S", "-c", program])
-    (tmp_path / "worker.toml").write_text(f'[supervise]\ncopies = 3\nstop_timeout = "5s"\ncommand = {command}\n')
-    done = holdfast("supervise", "--config", "worker.toml", "--copies", "2", cwd=tmp_path)
+    (tmp_path / "worker.toml").write_text(f'[supervise]\nworkers = 3\nstop_timeout = "5s"\ncommand = {command}\n')
+    done = holdfast("supervise", "--config", "worker.toml", "--workers", "2", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
-    assert (tmp_path / "copies").read_text() == "2"
+    assert (tmp_path / "workers").read_text() == "2"
     assert "runs 2 workers" in done.stderr
 
 
@@ -249,7 +249,7 @@ def test_a_machine_without_a_free_process_is_tried_again(tmp_path: Path) -> None
         assert supervised.stop() == 0
 
 
-def test_too_few_descriptors_for_the_copies(tmp_path: Path) -> None:
+def test_too_few_descriptors_for_the_workers(tmp_path: Path) -> None:
     limited = ["bash", "-c", 'ulimit -n 64; exec "$@"', "-", *COMMAND, "-n", "50", "true"]
     done = subprocess.run(limited, capture_output=True, text=True, env=environment(), timeout=TIMEOUT_S, check=False)
     assert done.returncode == 3
@@ -288,65 +288,65 @@ def test_a_daemon_is_gone_after_a_restart(tmp_path: Path) -> None:
             until(lambda: len(pids_in(tmp_path / "workers")) == 2)
             first, second = pids_in(tmp_path / "daemons")
             assert (runs(first), runs(second)) == (False, True)
-            assert parent_of(second) == children(supervised.pid)[0]  # the keeper has adopted it
+            assert parent_of(second) == children(supervised.pid)[0]  # the reaper has adopted it
             assert supervised.stop() == 0
             assert not runs(second)
 
 
-@pytest.mark.parametrize("victim", ["supervisor", "supervisor of a stopped keeper", "keeper", "worker"])
+@pytest.mark.parametrize("victim", ["supervisor", "supervisor of a stopped reaper", "reaper", "worker"])
 def test_a_daemon_is_gone_after_a_sigkill(tmp_path: Path, victim: str) -> None:
     def started() -> list[int]:
-        return pids_in(tmp_path / "daemons") + pids_in(tmp_path / "workers") + keepers
+        return pids_in(tmp_path / "daemons") + pids_in(tmp_path / "workers") + reapers
 
-    keepers: list[int] = []
+    reapers: list[int] = []
     with killed_at_end(started):
         options = ["--stop-timeout", "0.2s", "--backoff", "0.05s"]
         with Supervised(tmp_path, *options, *_daemon(tmp_path, "\ntime.sleep(600)")) as supervised:
             [worker] = until(lambda: pids_in(tmp_path / "workers"))
             [daemon] = pids_in(tmp_path / "daemons")
-            [keeper] = keepers[:] = children(supervised.pid)
+            [reaper] = reapers[:] = children(supervised.pid)
             if "stopped" in victim:
-                os.kill(supervised.pid, signal.SIGSTOP)  # it would wake the keeper
-                os.kill(keeper, signal.SIGSTOP)
-                until(lambda: Path(f"/proc/{keeper}/stat").read_text().rpartition(")")[2].split()[0] == "T")
-            os.kill({"keeper": keeper, "worker": worker}.get(victim, supervised.pid), signal.SIGKILL)
+                os.kill(supervised.pid, signal.SIGSTOP)  # it would wake the reaper
+                os.kill(reaper, signal.SIGSTOP)
+                until(lambda: Path(f"/proc/{reaper}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+            os.kill({"reaper": reaper, "worker": worker}.get(victim, supervised.pid), signal.SIGKILL)
             until(lambda: not runs(worker) and not runs(daemon))
-            if victim not in ("keeper", "worker"):
-                until(lambda: not runs(keeper))
+            if victim not in ("reaper", "worker"):
+                until(lambda: not runs(reaper))
                 return
             ended = supervised.wait_for("ended", reason="signal")["text"]
-            assert ("keeper process was killed" in ended) == (victim == "keeper")
+            assert ("reaper process was killed" in ended) == (victim == "reaper")
             until(lambda: len(pids_in(tmp_path / "workers")) == 2)
 
 
-def test_a_keeper_that_is_stopped_at_its_fork_ends_with_its_supervisor(tmp_path: Path) -> None:
-    """It had no time to ask for a parent-death signal: 15 of 20 such keepers stayed."""
-    keepers: list[int] = []
-    with killed_at_end(lambda: keepers):
+def test_a_reaper_that_is_stopped_at_its_fork_ends_with_its_supervisor(tmp_path: Path) -> None:
+    """It had no time to ask for a parent-death signal: 15 of 20 such reapers stayed."""
+    reapers: list[int] = []
+    with killed_at_end(lambda: reapers):
         for _ in range(3):
             with Supervised(tmp_path, *python(SLEEPER, "pids")) as supervised:
                 while not (found := children(supervised.pid)):
                     assert supervised.process.poll() is None
-                os.kill(supervised.pid, signal.SIGSTOP)  # it would wake the keeper
+                os.kill(supervised.pid, signal.SIGSTOP)  # it would wake the reaper
                 os.kill(found[0], signal.SIGSTOP)
-                keepers.extend(found)
+                reapers.extend(found)
                 os.kill(supervised.pid, signal.SIGKILL)
-                until(lambda: not any(map(runs, keepers)))
+                until(lambda: not any(map(runs, reapers)))
     assert not any(map(runs, pids_in(tmp_path / "pids")))
 
 
-def test_a_stopped_keeper_is_resumed(tmp_path: Path) -> None:
+def test_a_stopped_reaper_is_resumed(tmp_path: Path) -> None:
     """It could not say that its worker has ended."""
     with Supervised(tmp_path, "--backoff", "0.05s", *python(SLEEPER, "pids")) as supervised:
         [worker] = until(lambda: pids_in(tmp_path / "pids"))
-        [keeper] = children(supervised.pid)
-        os.kill(keeper, signal.SIGSTOP)
+        [reaper] = children(supervised.pid)
+        os.kill(reaper, signal.SIGSTOP)
         os.kill(worker, signal.SIGKILL)
         supervised.wait_for("health", "was stopped by a signal, and goes on")
         until(lambda: len(pids_in(tmp_path / "pids")) == 2)
 
 
-def test_supervisor_and_keeper_are_killed_together(tmp_path: Path) -> None:
+def test_supervisor_and_reaper_are_killed_together(tmp_path: Path) -> None:
     with killed_at_end(lambda: pids_in(tmp_path / "pids")):
         with Supervised(tmp_path, *python(SLEEPER, "pids")) as supervised:
             [worker] = until(lambda: pids_in(tmp_path / "pids"))
@@ -387,8 +387,8 @@ def test_as_pid_1_it_reaps_the_zombies_of_others(tmp_path: Path) -> None:
         def of_pid_1() -> list[str]:
             return sorted(Path(f"/proc/{pid}/comm").read_text().strip() for pid in children(first) if runs(pid))
 
-        until(lambda: len(children(first)) == 2)  # the keeper, and the process that is not its business
-        assert of_pid_1() == ["holdfast-keeper", "sleep"]
+        until(lambda: len(children(first)) == 2)  # the reaper, and the process that is not its business
+        assert of_pid_1() == ["holdfast-reaper", "sleep"]
         os.kill(first, signal.SIGTERM)
         assert supervised.wait() == 0
     assert "worker (pid" in supervised.log()
@@ -398,12 +398,12 @@ def test_as_pid_1_it_reaps_the_zombies_of_others(tmp_path: Path) -> None:
 
 
 def test_hup_replaces_the_workers_one_after_the_other(tmp_path: Path) -> None:
-    program = SLEEPER.replace("sys.argv[1]", "'pids-' + os.environ['HOLDFAST_COPY']")
+    program = SLEEPER.replace("sys.argv[1]", "'pids-' + os.environ['HOLDFAST_WORKER']")
     with Supervised(tmp_path, "-n", 2, *python(program)) as supervised:
         until(lambda: pids_in(tmp_path / "pids-1") and pids_in(tmp_path / "pids-2"))
         supervised.process.send_signal(signal.SIGHUP)
         supervised.wait_for("signal", "has ended")
-        lines = [(line["kind"], line["copy"]) for line in supervised.seen if line["kind"] in ("ended", "start")]
+        lines = [(line["kind"], line["worker"]) for line in supervised.seen if line["kind"] in ("ended", "start")]
         assert lines[2:] == [("ended", 1), ("start", 1), ("ended", 2), ("start", 2)]
         assert {line["reason"] for line in supervised.seen if line["kind"] == "ended"} == {"recycle"}
         assert supervised.stop() == 0

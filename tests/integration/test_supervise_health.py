@@ -56,7 +56,7 @@ def replaced(supervised: Supervised, folder: Path, reason: str) -> dict[str, Any
 # ---- with a Guard ------------------------------------------------------------------------------------------
 
 
-def test_dark_results_fail_while_the_loop_runs(tmp_path: Path) -> None:
+def test_failing_results_while_the_loop_runs(tmp_path: Path) -> None:
     body = """
         try: open("/no/such/file")
         except OSError as error: failed = error
@@ -66,10 +66,10 @@ def test_dark_results_fail_while_the_loop_runs(tmp_path: Path) -> None:
 """
     program = guard_program(body, timeout="1s")
     with Supervised(tmp_path, *QUICK, *NO_DRAIN, *guarded(program)) as supervised:
-        ended = replaced(supervised, tmp_path, "dark")
-        assert "it is dark: it runs, but" in ended["text"]
+        ended = replaced(supervised, tmp_path, "failing")
+        assert "it is failing: it runs, but" in ended["text"]
         assert "ENOENT" in ended["text"]
-        kinds = [line["kind"] for line in supervised.seen if line["reason"] == "dark"]
+        kinds = [line["kind"] for line in supervised.seen if line["reason"] == "failing"]
         assert kinds[:3] == ["stacks", "drain", "term"]
     assert "most recent call first" in (tmp_path / "guard.log").read_text()
 
@@ -91,8 +91,8 @@ def test_an_outage_is_waited_for_and_never_given_up(tmp_path: Path) -> None:
         until(lambda: len(pids_in(tmp_path / "pids")) == TRIES)
         supervised.wait_for("start", str(pids_in(tmp_path / "pids")[-1]))
         ends = [line for line in supervised.seen if line["kind"] == "ended"]
-        assert {line["reason"] for line in ends} == {"dark"}
-        assert all("exit code 75 (it is dark: it runs, but" in line["text"] for line in ends)
+        assert {line["reason"] for line in ends} == {"failing"}
+        assert all("exit code 75 (it is failing: it runs, but" in line["text"] for line in ends)
         for times in (2, 3):
             assert f"keeps trying: nothing succeeded in {times} workers in a row" in ends[times - 1]["text"]
         assert supervised.stop() == 0
@@ -208,9 +208,9 @@ def test_a_guard_finishes_its_job_with_its_child_when_the_supervisor_is_killed(t
     with killed_at_end(lambda: pids_in(tmp_path / "pids")):
         with Supervised(tmp_path, *QUICK, *guarded(guard_program(body))) as supervised:
             until((tmp_path / "up").exists)
-            [keeper] = children(supervised.pid)
+            [reaper] = children(supervised.pid)
             supervised.process.kill()
-            until(lambda: not runs(keeper))
+            until(lambda: not runs(reaper))
         assert (tmp_path / "finished").exists()
         assert (tmp_path / "posted").exists()
         assert not any(map(runs, pids_in(tmp_path / "pids")))
@@ -316,23 +316,23 @@ time.sleep(600)
 FULL = """
 import os, resource, socket, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
-copy, kept = int(os.environ["HOLDFAST_COPY"]), []
-with open(f"pids-{copy}", "a") as file: file.write(f"{os.getpid()}\\n")
+worker, kept = int(os.environ["HOLDFAST_WORKER"]), []
+with open(f"pids-{worker}", "a") as file: file.write(f"{os.getpid()}\\n")
 def fill():
-    if copy == 1: kept.append(os.pipe())
-    if copy == 2: kept.append(open(f"shard-{len(kept)}", "w"))
-    if copy == 3: kept.append(socket.create_connection(server.getsockname())); kept.append(server.accept())
-    if copy == 4: kept.append(os.pipe())
-    if copy == 5 and len(kept) < 50: kept.append(os.pipe())
-    elif copy == 5: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128)); os.pipe()
-if copy == 3: server = socket.create_server(("127.0.0.1", 0))
+    if worker == 1: kept.append(os.pipe())
+    if worker == 2: kept.append(open(f"shard-{len(kept)}", "w"))
+    if worker == 3: kept.append(socket.create_connection(server.getsockname())); kept.append(server.accept())
+    if worker == 4: kept.append(os.pipe())
+    if worker == 5 and len(kept) < 50: kept.append(os.pipe())
+    elif worker == 5: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128)); os.pipe()
+if worker == 3: server = socket.create_server(("127.0.0.1", 0))
 while True:
     try:
         fill()
     except OSError:
         pass  # and goes on, as the worker of the incident did
     time.sleep(0.005)
-    if copy == 4 and len(kept) > 60:
+    if worker == 4 and len(kept) > 60:
         for fd in kept.pop(0): os.close(fd)
 """
 
@@ -347,10 +347,10 @@ def test_a_worker_without_a_guard_that_has_used_up_its_descriptors_is_replaced(t
         assert "of its 128 descriptors for" in text
         assert "looks like pipes with both ends in this process" in text
         assert "starts again at once" in text
-        for copy, why in ((2, "may be in use"), (3, "may be in use"), (4, "come and go")):
-            note = supervised.wait_for("health", f"worker {copy} (pid")["text"]
+        for worker, why in ((2, "may be in use"), (3, "may be in use"), (4, "come and go")):
+            note = supervised.wait_for("health", f"worker {worker} (pid")["text"]
             assert f"they {why}, so it is left alone" in note
-            assert len(pids_in(tmp_path / f"pids-{copy}")) == 1
+            assert len(pids_in(tmp_path / f"pids-{worker}")) == 1
 
 
 # ---- progress ----------------------------------------------------------------------------------------------
@@ -362,11 +362,11 @@ import os, time
 with open("pids", "a") as file: file.write(f"{os.getpid()}\\n")
 first = len(open("pids").readlines()) == 1
 for at in range(6 if first else 10**9):
-    os.utime(os.open("beat-" + os.environ["HOLDFAST_COPY"], os.O_CREAT | os.O_WRONLY), ns=(at, at))
+    os.utime(os.open("beat-" + os.environ["HOLDFAST_WORKER"], os.O_CREAT | os.O_WRONLY), ns=(at, at))
     time.sleep(0.1)
 time.sleep(600)
 """
-    options = ("--progress-file", "beat-{copy}", "--progress-timeout", "2s", *QUICK)
+    options = ("--progress-file", "beat-{worker}", "--progress-timeout", "2s", *QUICK)
     with Supervised(tmp_path, *options, *python(program)) as supervised:
         ended = replaced(supervised, tmp_path, "progress")
         assert "it makes no progress: beat-1 did not change for 2 s" in ended["text"]
@@ -408,14 +408,14 @@ def page() -> Iterator[dict[str, Any]]:
 
 
 def test_a_page_must_answer_with_success(tmp_path: Path, page: dict[str, Any]) -> None:
-    options = ("--progress-http", f"{page['url']}/health?copy={{copy}}", "--progress-timeout", "2s", *QUICK)
+    options = ("--progress-http", f"{page['url']}/health?worker={{worker}}", "--progress-timeout", "2s", *QUICK)
     with Supervised(tmp_path, *options, *python(SLEEPER, "pids")) as supervised:
         until(lambda: page["count"] >= 15)  # for longer than the timeout
         assert "ended" not in supervised.kinds()
         page["status"] = 503
         ended = replaced(supervised, tmp_path, "progress")
-        assert "/health?copy=1 answered with status 503" in ended["text"]
-    assert page["paths"] == {"/health?copy=1"}
+        assert "/health?worker=1 answered with status 503" in ended["text"]
+    assert page["paths"] == {"/health?worker=1"}
 
 
 def test_a_page_that_accepts_and_never_answers_does_not_block_the_supervisor(tmp_path: Path) -> None:
@@ -487,7 +487,7 @@ def test_systemd_is_told(tmp_path: Path, systemd: SystemdSocket) -> None:
 def test_the_watchdog_is_fed_while_one_worker_works_and_another_was_given_up(
     tmp_path: Path, systemd: SystemdSocket
 ) -> None:
-    program = "import os, sys, time; os.environ['HOLDFAST_COPY'] == '1' and sys.exit(3); time.sleep(600)"
+    program = "import os, sys, time; os.environ['HOLDFAST_WORKER'] == '1' and sys.exit(3); time.sleep(600)"
     env = {"NOTIFY_SOCKET": str(systemd.path), "WATCHDOG_USEC": "200000"}
     with Supervised(tmp_path, "-n", 2, "--max-failures", 1, *python(program), **env) as supervised:
         supervised.wait_for("gave-up", "worker 1")

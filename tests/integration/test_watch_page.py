@@ -187,10 +187,10 @@ def test_what_is_missing_is_said_and_what_to_do(browser: Browser, server: StateS
         assert page.texts("#headline .verdict") == ["LEAK, ended"]
         renew(page, server, later(samples.exhausted(), 15))
         assert page.texts("#headline .verdict") == ["EXHAUSTED"]
-        assert page.texts("#jobs-facts .bad dd") == ["dark", "212", "SSLError"]
-        dark = samples.target(guard=samples.guard(health="dark", sentence="it is dark"))
-        renew(page, server, samples.document(dark, now=samples.NOW + 20))
-        assert page.texts("#headline .verdict") == ["DARK"]  # though its descriptors are fine
+        assert page.texts("#jobs-facts .bad dd") == ["failing", "212", "SSLError"]
+        failing = samples.target(guard=samples.guard(health="failing", sentence="it is failing"))
+        renew(page, server, samples.document(failing, now=samples.NOW + 20))
+        assert page.texts("#headline .verdict") == ["FAILING"]  # though its descriptors are fine
         nulls = dict.fromkeys(samples.target(), None) | {"target": "new", "verdict": "UNCLEAR"}
         renew(page, server, {**later(samples.nothing(), 25), "targets": [nulls], "events": None, "every_s": None})
         assert page.texts("#headline .verdict") == ["UNCLEAR"]

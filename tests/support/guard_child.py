@@ -78,11 +78,14 @@ holder = Holder()
 guard = hold.Guard("worker", every=EVERY, fds=hold.Cap(hard=0.5), eta=None)
 def work_in_the_job():
     while True:
-        reader, writer = os.pipe()
-        os.close(writer)
-        holder.pipes.append(os.fdopen(reader, "rb", buffering=0))
+        if len(holder.pipes) < 0.6 * limit:  # it would reach its limit before the next sample on a busy machine
+            reader, writer = os.pipe()
+            os.close(writer)
+            holder.pipes.append(os.fdopen(reader, "rb", buffering=0))
         time.sleep(0.001)
 with guard:
+    import resource
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     work_in_the_job()
 """
 

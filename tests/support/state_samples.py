@@ -218,8 +218,8 @@ def leaking() -> StateDocument:
 
 
 def exhausted() -> StateDocument:
-    """Out of descriptors, and dark because of that."""
-    sentence = "it is dark: it runs, but 212 failures in a row (EMFILE: Too many open files)"
+    """Out of descriptors, and failing because of that."""
+    sentence = "it is failing: it runs, but 212 failures in a row (EMFILE: Too many open files)"
     bad = target(
         per_hour=290.0,
         verdict="EXHAUSTED",
@@ -228,9 +228,9 @@ def exhausted() -> StateDocument:
         evidence=["it holds 1,024 descriptors and its soft limit is 1,024: it can open nothing more"],
         advice=["raise its limit while it runs: prlimit --pid 4711 --nofile=4096:"],
         eta_s=[0.0, 0.0],
-        guard=guard(health="dark", sentence=sentence, fails_in_row=212, error="SSLError", last_success=NOW - 4000),
+        guard=guard(health="failing", sentence=sentence, fails_in_row=212, error="SSLError", last_success=NOW - 4000),
     )
-    return document(bad, events=[event(60, "worker", "health", f"ok → dark: {sentence}")])
+    return document(bad, events=[event(60, "worker", "health", f"ok → failing: {sentence}")])
 
 
 def ended() -> StateDocument:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import os
 import pickle
 import pkgutil
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -60,3 +63,45 @@ def test_public_classes_answer_with_their_public_module() -> None:
                 public = "holdfast.errors" if name == "HoldfastError" else module.__name__
                 assert (name, value.__module__) == (name, public)
                 assert pickle.loads(pickle.dumps(value)) is value
+
+
+SEAMS = {"procfs", "jobs", "cap", "clock", "uniform"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Guard",
+        "Tracer",
+        "diagnose",
+        "explain",
+        "listen",
+        "locked",
+        "locks",
+        "no_leaks",
+        "owners",
+        "owners_summary",
+        "snapshot",
+    ],
+)
+def test_a_public_signature_has_no_seam_and_takes_times_as_text(name: str) -> None:
+    parameters = inspect.signature(getattr(holdfast, name)).parameters
+    assert not parameters.keys() & SEAMS
+    assert not [one for one in parameters if one.endswith("_s")]
+    assert " object at 0x" not in str(inspect.signature(getattr(holdfast, name)))
+
+
+def test_results_have_a_short_repr_and_a_public_type(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.touch()
+    [found, *_] = holdfast.diagnose(duration="0s", tree=False)
+    assert repr(found).startswith(f"<Diagnosed {os.getpid()} ")
+    with holdfast.locked(path, timeout="10min") as lock:
+        assert repr(lock) == f"<Locked {str(path)!r}: held>"
+        held = holdfast.locks(path)
+        [owner] = holdfast.owners(lock._fd, within="60s")
+        [group] = holdfast.owners_summary([lock._fd], within="60s", max=1)
+    results = [found, held, owner, group, holdfast.snapshot(tree=False)]
+    public = [holdfast.Diagnosed, holdfast.Locks, holdfast.OwnerPath, holdfast.OwnerGroup, holdfast.Snapshot]
+    assert [type(one) for one in results] == public
+    assert all(" object at 0x" not in repr(one) for one in results)

@@ -24,7 +24,7 @@ PURE = [
     *sorted((ROOT / "data" / "loader" / "order").glob("*.py")),
     PROCESS / "guard" / "caps.py",
     PROCESS / "guard" / "health.py",
-    *(PROCESS / "guard" / "supervisor" / f"{name}.py" for name in ("policy", "escalation", "outside_caps")),
+    *(PROCESS / "guard" / "supervisor" / f"{name}.py" for name in ("worker_machine", "outside_caps")),
 ]
 
 # A corrupt record of a TFRecord file, and a faulty part of a written dataset: to become one type of finding.

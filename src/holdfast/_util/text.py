@@ -102,15 +102,26 @@ _SECONDS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, 
 _LONGEST_S = 365 * 86400.0
 
 
-def parse_seconds(text: str | float) -> float:
-    """Parses `30s`, `5m`, `1.5h` or `90` to seconds; raises ValueError."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(text).lower())
-    if not match or match[2] not in _SECONDS:
-        raise ValueError(f"expected a time such as 30s, 5m or 1h, got {text!r}")
-    value = float(match[1]) * _SECONDS[match[2]]
-    if not 0 < value <= _LONGEST_S:
-        raise ValueError(f"expected a time above zero and at most a year, got {text!r}")
+def parse_seconds(text: str | float, *, zero: bool = False) -> float:
+    """Parses `30s`, `5m`, `1.5h` or a number of seconds, above zero unless `zero` is allowed; raises ValueError."""
+    if isinstance(text, int | float) and not isinstance(text, bool):
+        value = float(text)
+    else:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(text).lower())
+        if not match or match[2] not in _SECONDS:
+            raise ValueError(f"expected a time such as 30s, 5m or 1h, got {text!r}")
+        value = float(match[1]) * _SECONDS[match[2]]
+    if not 0 <= value <= _LONGEST_S or not (value or zero):
+        raise ValueError(f"expected a time {'of at least' if zero else 'above'} zero and at most a year, got {text!r}")
     return value
+
+
+def time_argument(value: str | float, name: str, *, zero: bool = True) -> float:
+    """Returns a time argument of a public function in seconds. ValueError names the argument."""
+    try:
+        return parse_seconds(value, zero=zero)
+    except ValueError as error:
+        raise ValueError(f"{name}=: {error}") from None
 
 
 # ---- counts and names

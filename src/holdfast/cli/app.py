@@ -252,7 +252,7 @@ COMMANDS = {
         "report": "Show which lines leak descriptors, from a recording.",
     },
     "Keep alive": {
-        "supervise": "Run copies of a program, and replace those that end or hang.",
+        "supervise": "Run one or more workers, and replace those that end or hang.",
         "watch": "Watch processes for days: a live page, Prometheus metrics, alerts.",
         "rescue": "Rescue a process that is out of descriptors, and say why.",
     },

@@ -60,7 +60,7 @@ from datetime import datetime
 import click
 
 from .._util.text import counted, printable
-from ..process.doctor.diagnose import MOST_S, Examination, WatchTarget
+from ..process.doctor.diagnose import MAX_S, Examination, WatchTarget
 from ..process.doctor.model import Verdict
 from ..process.doctor.render import targets_as_dict
 from ..procfs.processes import find_by_name
@@ -119,8 +119,8 @@ def exit_code(targets: Sequence[WatchTarget], errors: Sequence[str]) -> int:
 
 def _watch(screen: Screen, examination: Examination, for_s: float) -> None:
     try:
-        doing, most_s = ("watching until it is clear", MOST_S) if for_s == _AUTO else ("watching", for_s)
-        with Waiting(doing, most_s, shown=sys.stderr.isatty() and not screen.quiet) as waiting:
+        doing, max_s = ("watching until it is clear", MAX_S) if for_s == _AUTO else ("watching", for_s)
+        with Waiting(doing, max_s, shown=sys.stderr.isatty() and not screen.quiet) as waiting:
             examination.watch(None if for_s == _AUTO else for_s, waiting.passed)
     except KeyboardInterrupt:
         pass  # the verdict is based on the samples so far

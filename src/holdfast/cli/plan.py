@@ -139,15 +139,15 @@ def plan_as_dict(plan: CapacityPlan, files: int | None) -> dict[str, Any]:
     }
 
 
-_MOST_OPEN = 16
-_MOST = 10**9  # more is a typing error
-_AT_LEAST_1 = click.IntRange(1, _MOST)
+_MAX_OPEN = 16
+_MAX = 10**9  # more is a typing error
+_AT_LEAST_1 = click.IntRange(1, _MAX)
 
 
 @command(__doc__)
 @click.option("--data", multiple=True, metavar="GLOB", help="The files to be read: paths, globs or folders.")
 @click.option("--workers", type=click.IntRange(0, 100_000), metavar="N", help="num_workers of each loader.")
-@click.option("--open-shards", type=click.IntRange(0, _MOST), metavar="H", help="Files each worker has open at once.")
+@click.option("--open-shards", type=click.IntRange(0, _MAX), metavar="H", help="Files each worker has open at once.")
 @click.option("--prefetch", type=_AT_LEAST_1, default=2, show_default=True, help="prefetch_factor.")
 @click.option("--batch-bytes", metavar="SIZE", callback=size_of, help="The size of a batch, such as 64MB.")
 @click.option("--tensors", type=_AT_LEAST_1, default=2, show_default=True, help="Tensors in a batch.")
@@ -200,5 +200,5 @@ def _count_files(data: tuple[str, ...]) -> int:
 
 def _open_shards(files: int | None, workers: int) -> int:
     if files is None:
-        return _MOST_OPEN
-    return min(_MOST_OPEN, math.ceil(files / max(1, workers)))
+        return _MAX_OPEN
+    return min(_MAX_OPEN, math.ceil(files / max(1, workers)))

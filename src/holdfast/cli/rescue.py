@@ -29,7 +29,7 @@ With --json:
    "fds": 1021, "verdict": "LEAK", "evidence": ["…"], "kinds": {"pipe": 998},
    "dead_pipes": 960, "self_pairs": 12, "paths": [{"path": "…", "count": 9}],
    "signature": "dead-dataloader-iterators", "cause": "…",
-   "health": "dark", "health_sentence": "…", "guard": {"name": "worker",
+   "health": "failing", "health_sentence": "…", "guard": {"name": "worker",
    "state": "running", "job": "17", "jobs_done": 16, "log": "…"},
    "stacks": {"source": "py-spy", "text": "…"}, "held_by": ["…"],
    "restarter": {"kind": "systemd", "name": "ami.service", "pid": null},
@@ -40,7 +40,7 @@ With --json:
   limit       each is [before, after]; null: unlimited
   verdict     with the new limit, as of holdfast doctor; null: not inspected
   health      of its Guard: starting, ok, draining, stopped, frozen, hung or
-              dark; null without one, as are guard and drain
+              failing; null without one, as are guard and drain
   problems    the steps that failed
 
 -o FILE also saves it all, with every single descriptor (as JSON with --json).
@@ -108,7 +108,7 @@ def rescue(
     work.raise_limit(limit, hard)
     page = _Page(screen, work)
     page.show(page.limit)
-    work.look()
+    work.scan()
     page.show(page.facts)
     work.dump_stacks()
     work.ask_owners()
@@ -127,9 +127,9 @@ def rescue(
 def _check_options(limit: int | None, hard: int | None, *, drain: bool, wait_s: float | None) -> None:
     if wait_s is not None and not drain:
         raise usage_error("expected --wait only with --drain, which it waits for")
-    most = number_or_none(REAL, "/proc/sys/fs/nr_open")
-    if hard is not None and most is not None and hard > most:
-        raise usage_error(f"expected --hard of at most {most}, which fs.nr_open of this machine allows, got {hard}")
+    maximum = number_or_none(REAL, "/proc/sys/fs/nr_open")
+    if hard is not None and maximum is not None and hard > maximum:
+        raise usage_error(f"expected --hard of at most {maximum}, which fs.nr_open of this machine allows, got {hard}")
     if limit is not None and hard is not None and limit > hard:
         raise usage_error(f"expected --limit of at most --hard {hard}, got {limit}")
 
@@ -142,12 +142,12 @@ class _DrainBar(Waiting):
 
 
 def _drain(screen: Screen, work: Rescue, wait_s: float | None) -> None:
-    most_s = _DRAIN_S if wait_s is None else wait_s
+    max_s = _DRAIN_S if wait_s is None else wait_s
     doing = "waiting until it drains" if wait_s is None else "waiting until it has drained and exits"
-    with _DrainBar(doing, most_s, shown=sys.stderr.isatty() and not screen.quiet) as bar:
+    with _DrainBar(doing, max_s, shown=sys.stderr.isatty() and not screen.quiet) as bar:
         bar.passed(0.0)  # imports all that it needs, which Ctrl-C must not interrupt
         try:
-            work.drain(most_s, until_exit=wait_s is not None, progress=bar.passed)
+            work.drain(max_s, until_exit=wait_s is not None, progress=bar.passed)
         except KeyboardInterrupt:
             work.drain(0.0)  # says how far it is
 
@@ -305,7 +305,7 @@ class _Page:
         if work.service_manager is not None:
             yield "runs under", str(work.service_manager)
 
-    def stacks(self, most: int = _SHOWN_STACK_LINES) -> Iterator[RenderableType]:
+    def stacks(self, maximum: int = _SHOWN_STACK_LINES) -> Iterator[RenderableType]:
         from rich.padding import Padding
         from rich.text import Text
 
@@ -314,13 +314,13 @@ class _Page:
         if work.stacks.source:
             lines = work.stacks.text.splitlines()
             yield self._rows([("stacks", f"by {work.stacks.source}")])
-            shown = "\n".join(map(printable, lines[:most]))
+            shown = "\n".join(map(printable, lines[:maximum]))
             yield Padding(Text(shown, no_wrap=not self._screen.terminal), (0, 0, 0, 4), expand=False)
-            if len(lines) > most:
-                yield f"    … and {counted(len(lines) - most, 'more line')} (-o FILE saves all)"
+            if len(lines) > maximum:
+                yield f"    … and {counted(len(lines) - maximum, 'more line')} (-o FILE saves all)"
 
     def all_stacks(self) -> Iterator[RenderableType]:
-        return self.stacks(most=sys.maxsize)
+        return self.stacks(maximum=sys.maxsize)
 
     def end(self) -> Iterator[RenderableType]:
         work = self._work

@@ -1,13 +1,13 @@
-"""Run copies of a program, and replace those that end or hang.
+"""Run one or more workers, and replace those that end or hang.
 
-Starts COMMAND once, or --copies times, and looks at it about once a second. A
+Starts COMMAND once, or --workers times, and scans it about once a second. A
 worker is restarted when it ends with an error, and replaced when it runs but
 does not work:
 
   stopped   a signal stopped it
   frozen    no Python thread runs (C code holds the GIL, or a dead mount)
   hung      its job makes no step
-  dark      it runs, but nothing succeeds
+  failing   it runs, but nothing succeeds
   progress  its file did not change, or its page did not answer
   fds, rss, threads, children    it is over a cap
 
@@ -28,7 +28,7 @@ started again, unless --restart always.
 Examples:
 
   holdfast supervise -- python worker.py
-  holdfast supervise --copies 4 --fds 0.5:0.85 --rss 24GiB:30GiB -- ./worker
+  holdfast supervise --workers 4 --fds 0.5:0.85 --rss 24GiB:30GiB -- ./worker
   holdfast supervise --progress-file out/last.ckpt --progress-timeout 30m \\
     -- python train.py
   holdfast supervise --progress-http http://127.0.0.1:8000/healthz -- ./server
@@ -37,7 +37,7 @@ Examples:
 --config reads a TOML file: a table [supervise] with the names of the options
 and command = ["python", "worker.py"]. Options on the command line win.
 
-A worker finds its number in HOLDFAST_COPY (1, 2, …); {copy} in --progress-file
+A worker finds its number in HOLDFAST_WORKER (1, 2, …); {worker} in --progress-file
 and --progress-http stands for it.
 
 Signals: TERM and INT stop all workers (a Guard finishes its job first); INT
@@ -52,8 +52,8 @@ next start.
 The log is written to stderr; the workers' own output is untouched. With
 --json, each line is an object:
 
-  {"t": 1700000000.0, "level": "warning", "kind": "ended", "copy": 1,
-   "pid": 4711, "reason": "dark", "text": "…"}
+  {"t": 1700000000.0, "level": "warning", "kind": "ended", "worker": 1,
+   "pid": 4711, "reason": "failing", "text": "…"}
 
 Exit codes: 0 all workers are done, or it was stopped by SIGTERM; 1 it gave up
 on a worker; 2 wrong usage or configuration; 3 COMMAND cannot be run; 130
@@ -68,8 +68,8 @@ import click
 
 from ..process.guard.supervisor.config import make_options, read_config
 from ..process.guard.supervisor.log_lines import LogLines
-from ..process.guard.supervisor.policy import RestartMode
 from ..process.guard.supervisor.supervisor import Supervisor
+from ..process.guard.supervisor.worker_machine import RestartMode
 from .app import Command, command, usage_error
 from .console import Screen
 
@@ -86,7 +86,7 @@ class _SuperviseCommand(Command):
 @command(__doc__, cls=_SuperviseCommand)
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND …")
 @click.option("--config", metavar="FILE", help="Read options from a TOML file.")
-@click.option("-n", "--copies", metavar="N", help="Run N workers.  [default: 1]")
+@click.option("-n", "--workers", metavar="N", help="Run N workers.  [default: 1]")
 @click.option("--name", metavar="NAME", help="Name in `holdfast watch`.  [default: the program's]")
 @click.option("--fds", metavar=_CAP, help="Cap on descriptors of a process: 800, 0.5 or 50% of its limit; off: none.")
 @click.option("--rss", metavar=_CAP, help="Cap on the memory of a worker with its children: 24GiB.")

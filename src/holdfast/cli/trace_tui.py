@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .trace import Work
 
 _COLUMNS = ("site", "function", "live", "growth", "made", "closed", "kinds")
-_MOST_ROWS = 200
+_MAX_ROWS = 200
 
 
 class TraceApp(App[None]):
@@ -115,7 +115,7 @@ class TraceApp(App[None]):
 
     def _watch(self, trace: Trace) -> None:
         statistics = Statistics(trace)
-        sites = [site for site in statistics.sites if site.live][:_MOST_ROWS]
+        sites = [site for site in statistics.sites if site.live][:_MAX_ROWS]
         if not self._is_paused:
             self._later(self._show, trace, sites)
 
@@ -125,7 +125,7 @@ class TraceApp(App[None]):
             return
         trace = self._outcome.trace
         statistics = Statistics(trace)
-        self._show(trace, [site for site in statistics.sites if site.live][:_MOST_ROWS])
+        self._show(trace, [site for site in statistics.sites if site.live][:_MAX_ROWS])
         self.query_one("#status", Static).update(f"ended. {statistics.verdict()} Press q to save and leave.")
 
     # ---- drawing

@@ -1,6 +1,6 @@
 """Watch processes for days: a live page, Prometheus metrics, alerts.
 
-Samples processes with all their descendants, says when one begins to leak
+Samples processes with all their descendants, reports when one begins to leak
 descriptors and when it runs out, and follows it over restarts. It prints a line
 for every change: a verdict, a process that ended or was replaced, a worker
 whose Guard reports that it hangs or that nothing succeeds any more. A verdict
@@ -22,7 +22,7 @@ Examples:
   /metrics      for Prometheus
   /healthz      200, or 503 if a target is out of descriptors or will be
                 within --unhealthy-eta, has ended, is restarted again and
-                again, frozen, hung or dark (?target=NAME asks about one)
+                again, frozen, hung or failing (?target=NAME asks about one)
   /readyz       200, or 503 also while a worker starts or drains
   /api/state, /api/targets, /api/events   JSON
 An address without a host is on 127.0.0.1; any other needs a token of 16
@@ -93,7 +93,7 @@ if TYPE_CHECKING:
 
 _JITTER = 0.25
 _LEAST_EVERY_S = 0.1
-_MOST_EVERY_S = 900.0
+_MAX_EVERY_S = 900.0
 
 
 @command(__doc__)
@@ -184,12 +184,12 @@ def _check_usage(pids: tuple[int, ...], names: tuple[str, ...], every_s: float) 
         raise usage_error("say which process: its PID, or --name TEXT")
     if any(not name.strip() for name in names):
         raise usage_error("--name: expected a text, got none: it would be part of every command line")
-    if not _LEAST_EVERY_S <= every_s <= _MOST_EVERY_S:
+    if not _LEAST_EVERY_S <= every_s <= _MAX_EVERY_S:
         raise usage_error(f"--every: expected {_LEAST_EVERY_S} s to 15 minutes, got {every_s:g} s")
 
 
 class Rounds:
-    """The loop: samples at intervals, prints events, and tells others of them."""
+    """The loop: samples at intervals, prints events, and sends them to a command or a webhook."""
 
     def __init__(
         self, screen: Screen, collector: WatchCollector, notifier: Notifier, stop: threading.Event, *, stays: bool
@@ -241,7 +241,7 @@ class Rounds:
         for event in events:
             _say(self._screen, dict(event), _line(event))
         for message in self._collector.messages:
-            self._notifier.tell(message, self._collector.target_facts(message["target"]))
+            self._notifier.send(message, self._collector.target_facts(message["target"]))
         notices = self._collector.store.notices
         while notices:
             _complain(notices.pop(0))

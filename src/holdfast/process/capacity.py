@@ -212,10 +212,10 @@ def adjust(request: CapacityRequest, limits: SystemLimits) -> CapacityRequest | 
     """Returns the nearest request that fits once the soft limit is raised: the number of workers is reduced last."""
     raised = _raised(limits)
     # Every cost rises with the number of workers, so the largest one that fits is found by bisection.
-    most = bisect_right(range(request.workers + 1), 0, key=lambda n: not fits(_easiest(request, n), raised)) - 1
-    if most < 0:
+    maximum = bisect_right(range(request.workers + 1), 0, key=lambda n: not fits(_easiest(request, n), raised)) - 1
+    if maximum < 0:
         return None
-    return next(one for one in _easier(replace(request, workers=most)) if fits(one, raised))
+    return next(one for one in _easier(replace(request, workers=maximum)) if fits(one, raised))
 
 
 def _raised(limits: SystemLimits) -> SystemLimits:
@@ -298,8 +298,8 @@ def _ulimit(adjusted: CapacityRequest, nofile: Limit) -> Iterator[Setting]:
     need = max(main_fds(adjusted), worker_fds(adjusted))
     if nofile.soft is None or need <= nofile.soft:
         return
-    most = math.inf if nofile.hard is None else nofile.hard
-    value = int(min(most, math.ceil(need * 1.25 / 1024) * 1024))
+    maximum = math.inf if nofile.hard is None else nofile.hard
+    value = int(min(maximum, math.ceil(need * 1.25 / 1024) * 1024))
     why = f"{need:,} are needed, {nofile.soft:,.0f} are allowed; or call holdfast.raise_nofile() at the start"
     yield Setting(name="ulimit -n", value=str(value), why=why)
 

@@ -96,9 +96,9 @@ def _cgroup_limit(procfs: ProcFS, pid: int, name: str, v2: tuple[str, str], v1: 
 
 def _read_all(procfs: ProcFS, title: str, mount: str, path: str, files: tuple[str, str]) -> Iterator[Limit]:
     for folder in _upwards(mount, path):
-        used, most = (_cgroup_number(read_or_none(procfs, f"{folder}/{file}")) for file in files)
-        if most is not None:
-            yield Limit(name=title, used=None if used is None else int(used), soft=most, hard=most)
+        used, maximum = (_cgroup_number(read_or_none(procfs, f"{folder}/{file}")) for file in files)
+        if maximum is not None:
+            yield Limit(name=title, used=None if used is None else int(used), soft=maximum, hard=maximum)
 
 
 def _upwards(mount: str, path: str) -> Iterator[str]:
@@ -308,10 +308,10 @@ def shared_limits(procfs: ProcFS, pid: int) -> list[Limit]:
     `used` is None for pipe pages, inotify instances and watches: the kernel does not expose them per user.
     """
     file_nr = parse_file_nr(read_or_none(procfs, "/proc/sys/fs/file-nr") or "")
-    used, most = (file_nr[0] - file_nr[1], file_nr[2]) if file_nr else (None, None)
+    used, maximum = (file_nr[0] - file_nr[1], file_nr[2]) if file_nr else (None, None)
     threads = parse_loadavg_threads(read_or_none(procfs, "/proc/loadavg") or "")
     return [
-        Limit(name="file_max", used=used, soft=most, hard=most),
+        Limit(name="file_max", used=used, soft=maximum, hard=maximum),
         _sysctl(procfs, "nr_open", "fs/nr_open"),
         _sysctl(procfs, "threads_max", "kernel/threads-max", threads),
         _sysctl(procfs, "pid_max", "kernel/pid_max", threads),
@@ -383,11 +383,11 @@ def quantity(value: float | None, *, in_bytes: bool = False) -> str:
     return format_bytes(int(value)) if in_bytes else f"{value:,.0f}"
 
 
-def used_part(used: int | None, most: float | None) -> float | None:
+def used_part(used: int | None, maximum: float | None) -> float | None:
     """Returns the used fraction: above 1 beyond the limit, 1 for a limit of 0, None if unknown."""
-    if used is None or most is None:
+    if used is None or maximum is None:
         return None
-    return used / most if most else 1.0
+    return used / maximum if maximum else 1.0
 
 
 def percent(ratio: float) -> str:

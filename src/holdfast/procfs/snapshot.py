@@ -22,7 +22,7 @@ from .processes import Process, descendants, is_same, read_parents, read_process
 from .procfs import REAL, ProcFS
 
 # The JSON form of a path lists at most this many descriptor numbers.
-_MOST_FDS = 100
+_MAX_FDS = 100
 
 
 def limit_as_dict(limit: Limit) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class ProcessSnapshot:
             "fd_count": self.fd_count,
             "kinds": None if self.descriptors is None else _by_name(self.kinds),
             "path_groups": [
-                {"path": one.path, "kind": str(one.kind), "count": len(one.fds), "fds": list(one.fds[:_MOST_FDS])}
+                {"path": one.path, "kind": str(one.kind), "count": len(one.fds), "fds": list(one.fds[:_MAX_FDS])}
                 for one in self.path_groups
             ],
             "pipe_ends": _count_states(self.ends),
@@ -123,6 +123,8 @@ class Snapshot:
 
     `shared` are the limits that all of them share. `whole_tree` is False if the children could not be listed.
     """
+
+    __module__ = "holdfast"
 
     processes: tuple[ProcessSnapshot, ...]
     shared: tuple[Limit, ...]

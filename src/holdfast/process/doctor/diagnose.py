@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Protocol
 
+from ..._util.text import time_argument
 from ...errors import HoldfastError, InputError
 from ...procfs.descriptors import Kind
 from ...procfs.limits import PIPE_PAGES, Limit, finite, machine_memory, without_cache
@@ -231,7 +232,7 @@ class Examination:
 # ---- one process tree: a snapshot, samples for a while, a second snapshot, and a verdict on each process
 
 # The longest watch that ends by itself.
-MOST_S = 900.0
+MAX_S = 900.0
 _ROUNDS = 60
 _SOONEST_S = 0.1
 _BETWEEN_S = 20.0
@@ -243,30 +244,28 @@ _NOT_WAITED_FOR = "it has ended and holds nothing; its parent has not waited for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosed:
+    """A process as `hold.diagnose` saw it, and the verdict on it."""
+
+    __module__ = "holdfast"
+
     snapshot: ProcessSnapshot
     diagnosis: Diagnosis
 
+    def __repr__(self) -> str:
+        return f"<Diagnosed {self.snapshot.process.pid} {self.snapshot.process.comm}: {self.diagnosis.verdict}>"
 
-def diagnose(
-    pid: int | None = None,
-    for_s: float = 0.0,
-    *,
-    tree: bool = True,
-    procfs: ProcFS = REAL,
-    jobs: Sequence[JobSample] = (),
-    cap: int | None = None,
-) -> list[Diagnosed]:
+
+def diagnose(pid: int | None = None, duration: str | float = 0, *, tree: bool = True) -> list[Diagnosed]:
     """Returns a verdict on a process, by default this one, and on each of its descendants; the process comes first.
 
-    With `for_s` it is watched that long: growth shows only then. `jobs` (the count after each job) and `cap` (where a
-    guard will act) apply to the process itself. Raises InputError if there is no such process.
+    With `duration`, a number of seconds or a text such as "10min", it is watched that long: growth shows only then; 0
+    takes one snapshot. Raises InputError if there is no such process.
     """
-    if not 0 <= for_s < math.inf:
-        raise ValueError(f"expected a duration in seconds, or 0 for one snapshot, got {for_s} s")
-    seen = Observation(pid, tree=tree, procfs=procfs)
+    for_s = time_argument(duration, "duration")
+    seen = Observation(pid, tree=tree)
     if for_s > 0:
         seen.watch(for_s)
-    return seen.conclude(jobs=jobs, cap=cap)
+    return seen.conclude()
 
 
 class Observation:
@@ -322,7 +321,7 @@ class Observation:
             self._between = [*self._between[1 - _KEPT :], _by_identity(seen)]
         self._scan_at_s = passed_s + max(min(_BETWEEN_S, for_s / 4), _BETWEEN_REST * (self._clock() - began))
 
-    def watch_until_conclusive(self, progress: Callable[[float], object] | None = None, most_s: float = MOST_S) -> None:
+    def watch_until_conclusive(self, progress: Callable[[float], object] | None = None, max_s: float = MAX_S) -> None:
         """Samples until the verdict on every process of the first snapshot is conclusive, `most_s` at most.
 
         Where the first snapshot proves a leak, nothing is sampled.
@@ -334,7 +333,7 @@ class Observation:
             ended = progress is not None and bool(progress(passed_s))
             return ended or (passed_s >= LEAST_S and self._is_conclusive())
 
-        self.watch(most_s, report)
+        self.watch(max_s, report)
 
     def _is_conclusive(self) -> bool:
         """Whether one process is proven bad, or the samples are conclusive for all that are alive."""

@@ -229,8 +229,8 @@ def _raise_limit(name: str, inputs: VerdictInput) -> tuple[str, ...]:
     if inputs.soft is None or inputs.soft == math.inf:
         return ()
     if inputs.hard is not None and inputs.hard > inputs.soft:
-        most = _PLENTY if inputs.hard == math.inf else f"{inputs.hard:.0f}"
-        return (f"raise its limit while it runs: prlimit --pid {name} --nofile={most}:",)
+        maximum = _PLENTY if inputs.hard == math.inf else f"{inputs.hard:.0f}"
+        return (f"raise its limit while it runs: prlimit --pid {name} --nofile={maximum}:",)
     return (f"restart it before it runs out, or raise its limit as root: prlimit --pid {name} --nofile=SOFT:HARD",)
 
 

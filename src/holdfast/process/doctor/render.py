@@ -209,13 +209,13 @@ def _cells(one: HasDiagnosis, stem: str) -> list[Text]:
     ]
 
 
-def kinds_in_short(one: HasDiagnosis, most: int = _KINDS) -> str:
+def kinds_in_short(one: HasDiagnosis, maximum: int = _KINDS) -> str:
     """`pipe 18 file 6 socket 2`: the most frequent ones."""
     if one.snapshot.process.state in ENDED:
         return "zombie, not waited for"
     if one.snapshot.descriptors is None:
         return "permission denied"
-    return " ".join(f"{kind.value} {times:,}" for kind, times in list(one.snapshot.kinds.items())[:most])
+    return " ".join(f"{kind.value} {times:,}" for kind, times in list(one.snapshot.kinds.items())[:maximum])
 
 
 def choose(processes: Sequence[HasDiagnosis], shown: int) -> list[HasDiagnosis]:

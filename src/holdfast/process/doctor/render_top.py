@@ -124,12 +124,12 @@ def host_line(host: Sequence[Limit]) -> Text:
     line = Text()
     for limit in host:
         per = PIPE_PAGES if limit.name == "pipe_user_pages" else 1
-        used, most = (None if value is None else value / per for value in (limit.used, limit.soft))
+        used, maximum = (None if value is None else value / per for value in (limit.used, limit.soft))
         line.append(" · " if line else "")
         line.append(f"{names[limit.name]} ", "dim")
         # Kernels report "no limit" as the largest integer.
-        most = float("inf") if most is not None and most > 1e15 else most
-        line.append(f"{amount(limit, used)} of {amount(limit, most)}", use_style(limit.ratio or 0.0))
+        maximum = float("inf") if maximum is not None and maximum > 1e15 else maximum
+        line.append(f"{amount(limit, used)} of {amount(limit, maximum)}", use_style(limit.ratio or 0.0))
     return line
 
 

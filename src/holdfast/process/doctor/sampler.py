@@ -90,7 +90,7 @@ _FIND_EVERY_S = 15.0
 _FIND_REST = 500
 _FIND_LATEST_S = 120.0
 _FOOTPRINTS_REST = 20  # for a trend, a short watch needs a dozen of them
-_MOST_ENDED = 256
+_MAX_ENDED = 256
 # Samples at exact intervals would alias with periodic jobs, which shows as a slope.
 _JITTER = 0.25
 
@@ -293,5 +293,5 @@ class Watch:
         ended_one.ended_at_s = now
         self._watchers.pop(ended_one.identity, None)
         ended = sorted((one.ended_at_s, key) for key, one in self.series.items() if one.ended_at_s is not None)
-        for _, key in ended[:-_MOST_ENDED]:
+        for _, key in ended[:-_MAX_ENDED]:
             del self.series[key]

@@ -16,7 +16,7 @@ from .model import FdProfile, Match, Trend
 from .remedies import FIND_LEAK, LOADER, READ_BOUNDED, Remedy
 
 # More dead ends per internal pipe than this are rarely one loader with that many workers.
-MOST_WORKERS = 32
+MAX_WORKERS = 32
 # Popen with stdin and stdout, or a Process, leaves as many write ends as read ends; unread output leaves no write ends.
 _FEW = 4
 # A signature must explain at least this many descriptors, and this part of all.
@@ -50,7 +50,7 @@ def _loader_pipes(seen: FdProfile) -> tuple[int, int]:
     """Counts finished loaders and dead ends each way: one with W workers leaves self_pairs : hup : err = 1 : W : W."""
     each_way = min(seen.hup, seen.err)
     loaders = min(seen.self_pairs, each_way)
-    return (loaders, each_way) if each_way <= MOST_WORKERS * loaders else (0, 0)
+    return (loaders, each_way) if each_way <= MAX_WORKERS * loaders else (0, 0)
 
 
 def _other_dead_ends(seen: FdProfile, *, both_ways: bool) -> int:
@@ -139,7 +139,7 @@ SIGNATURES = (
             "drop exceptions that a loader raised, or set their __traceback__ to None: it holds the iterator",
             "end workers of your own: Process.join(), `with ProcessPoolExecutor(…)`, Pool.terminate() and Pool.join()",
         ),
-        ordinary=4 * MOST_WORKERS + 2,
+        ordinary=4 * MAX_WORKERS + 2,
         remedy=LOADER,
     ),
     Signature(
@@ -147,7 +147,7 @@ SIGNATURES = (
         count=lambda seen: seen.unknown,
         cause="pipes whose other end could not be inspected: they may be dead or in use",
         advice=("run as root or as a parent of the process to see which pipes are dead",),
-        ordinary=4 * MOST_WORKERS + 2,
+        ordinary=4 * MAX_WORKERS + 2,
         remedy=None,
     ),
     # ---- sockets

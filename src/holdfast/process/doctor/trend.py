@@ -73,7 +73,7 @@ BIN_S = 900.0
 SHORT_S = 7200.0
 SHORT_BINS = 12
 # A trend compares all pairs of bins: 200 bins are 19,900 pairs, which takes some ten milliseconds.
-MOST_BINS = 200
+MAX_BINS = 200
 
 
 class Baseline(NamedTuple):
@@ -85,7 +85,7 @@ class Baseline(NamedTuple):
 
 def bin_width(span_s: float) -> float:
     """Returns the width of a bin in seconds for samples over this span."""
-    return span_s / SHORT_BINS if span_s < SHORT_S else max(BIN_S, span_s / MOST_BINS)
+    return span_s / SHORT_BINS if span_s < SHORT_S else max(BIN_S, span_s / MAX_BINS)
 
 
 def find_baselines(samples: Sequence[Sample], bin_s: float | None = None) -> list[Baseline]:
@@ -101,14 +101,14 @@ def find_baselines(samples: Sequence[Sample], bin_s: float | None = None) -> lis
     width = bin_width(span) if bin_s is None else bin_s
     if span <= 0 or width <= 0:
         return []
-    most = round(span / width) if abs(span / width - round(span / width)) < 1e-9 else int(span / width)
+    maximum = round(span / width) if abs(span / width - round(span / width)) < 1e-9 else int(span / width)
     lowest: dict[int, int] = {}
     for one in samples:
         age = int((end - one.at_s) / width)
-        if age >= most:
-            if end - one.at_s > most * width * (1 + 1e-9):
+        if age >= maximum:
+            if end - one.at_s > maximum * width * (1 + 1e-9):
                 continue
-            age = most - 1
+            age = maximum - 1
         if age not in lowest or one.fds < lowest[age]:
             lowest[age] = one.fds
     return [Baseline(end - (age + 0.5) * width, lowest[age]) for age in sorted(lowest, reverse=True)]
@@ -134,7 +134,7 @@ _LEAST_EXPECTED = 6
 _LEAST_PART = 0.25
 _PARTS = 8
 _LEAST_DAYS = 4
-_MOST_IN_TWO = 0.5
+_MAX_IN_TWO = 0.5
 # A leak that began after quiet days does not show in the full series yet.
 _RECENT_S = (25 * HOUR_S, 6 * HOUR_S)
 
@@ -264,8 +264,8 @@ def _is_spread(values: Sequence[int], span_s: float) -> bool:
     edges = [len(values) * at // parts for at in range(parts + 1)]
     baselines = [min(values[start:end]) for start, end in pairwise(edges)]
     steps = sorted(after - before for before, after in pairwise(baselines))
-    most = max(_MOST_IN_TWO, 2.5 / len(steps))
-    return sum(steps[-2:]) <= most * (baselines[-1] - baselines[0])
+    maximum = max(_MAX_IN_TWO, 2.5 / len(steps))
+    return sum(steps[-2:]) <= maximum * (baselines[-1] - baselines[0])
 
 
 # ---- trend over jobs: the count right after each job is free of the noise of the work

@@ -119,8 +119,8 @@ def is_exhausted(fds: int | None, soft: float | None) -> bool:
     """Whether so few are left that ordinary work fails; for very small limits, at most a quarter."""
     if fds is None or soft is None or soft == math.inf:
         return False
-    least, most = _FEW_LEFT
-    return soft - fds <= min(max(least, _FEW_LEFT_PART * soft), most, soft / 4)
+    least, maximum = _FEW_LEFT
+    return soft - fds <= min(max(least, _FEW_LEFT_PART * soft), maximum, soft / 4)
 
 
 def _leaks(inputs: VerdictInput) -> bool:

@@ -79,9 +79,9 @@ def _is_of_traceback(line: str) -> bool:
 # that wraps the OSError with errno 24. Others keep only the message, or the traceback text of another process.
 
 _CONTEXT = ".__context__"
-MOST = 1000  # exceptions in one chain, including cycles and groups: retry loops make long chains
-_MOST_CHARS = 65536
-_MOST_NAMES = 12  # shown of a chain
+MAX = 1000  # exceptions in one chain, including cycles and groups: retry loops make long chains
+_MAX_CHARS = 65536
+_MAX_NAMES = 12  # shown of a chain
 _OUTPUT_BYTES = 8192
 # The errno attribute of these holds a code of OpenSSL or of the resolver.
 _OTHER_NUMBERS = {"SSLError", "gaierror", "herror"}
@@ -122,8 +122,8 @@ class CauseLink:
 
     @property
     def chain(self) -> str:
-        half = _MOST_NAMES // 2
-        long = len(self.path) > _MOST_NAMES
+        half = _MAX_NAMES // 2
+        long = len(self.path) > _MAX_NAMES
         return " ← ".join((*self.path[:half], "…", *self.path[-half:]) if long else self.path)
 
 
@@ -137,7 +137,7 @@ class FoundCause:
 
 
 def walk(error: BaseException) -> list[CauseLink]:
-    """Return this exception and every one it refers to, each once, at most MOST.
+    """Return this exception and every one it refers to, each once, at most MAX.
 
     Causes come before exceptions that were only being handled at the time, however near those are.
     """
@@ -145,7 +145,7 @@ def walk(error: BaseException) -> list[CauseLink]:
     seen: set[int] = set()
     meant: deque[tuple[BaseException, tuple[str, ...]]] = deque([(error, (name_of(error),))])
     handled: deque[tuple[BaseException, tuple[str, ...]]] = deque()
-    while (meant or handled) and len(found) < MOST:
+    while (meant or handled) and len(found) < MAX:
         one, path = (meant or handled).popleft()
         if id(one) in seen:
             continue
@@ -185,7 +185,7 @@ def _inside(error: BaseException) -> Iterator[tuple[str, BaseException]]:
         if isinstance(inner, BaseException):
             yield f".{name}", inner
     if isinstance(error, BaseExceptionGroup):
-        for at, inner in enumerate(error.exceptions[:MOST]):
+        for at, inner in enumerate(error.exceptions[:MAX]):
             yield f".exceptions[{at}]", inner
     if error.__cause__ is not None:
         yield ".__cause__", error.__cause__
@@ -232,13 +232,13 @@ def message_of(error: BaseException) -> str:
 
 
 def _shortened(text: str) -> str:
-    half = _MOST_CHARS // 2
-    return text if len(text) <= _MOST_CHARS else f"{text[:half]}\n{text[-half:]}"
+    half = _MAX_CHARS // 2
+    return text if len(text) <= _MAX_CHARS else f"{text[:half]}\n{text[-half:]}"
 
 
 def _notes(error: BaseException) -> list[str]:
     notes = _attribute(error, "__notes__")
-    return [_shortened(note) for note in notes[:MOST] if isinstance(note, str)] if isinstance(notes, list) else []
+    return [_shortened(note) for note in notes[:MAX] if isinstance(note, str)] if isinstance(notes, list) else []
 
 
 def _output(error: BaseException) -> Iterator[str]:

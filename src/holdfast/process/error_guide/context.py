@@ -28,8 +28,8 @@ from ..doctor.model import Match
 from ..doctor.signatures import match
 from .rules import Disk, Fact, NamedFile, Scope, SystemContext
 
-_MOST = 8
-_MOST_CHARS = 1024
+_MAX = 8
+_MAX_CHARS = 1024
 _SURE = 2  # the first patterns: a match is a file name, whatever it looks like
 _NOT_DATA = ("/proc/", "/sys/", "/dev/", "http:/", "https:/")
 
@@ -56,13 +56,13 @@ def paths_in(text: str) -> list[str]:
         for found_path in pattern.finditer(text):
             if _may_be_data(found_path[1]) and (at < _SURE or "/" in found_path[1] or "." in found_path[1]):
                 found.setdefault(found_path[1])
-            if len(found) >= _MOST:
+            if len(found) >= _MAX:
                 return list(found)
     return list(found)
 
 
 def _may_be_data(name: str) -> bool:
-    return len(name) <= _MOST_CHARS and not f"{name}/".startswith(_NOT_DATA) and not name.endswith(".py")
+    return len(name) <= _MAX_CHARS and not f"{name}/".startswith(_NOT_DATA) and not name.endswith(".py")
 
 
 def paths_of(error: BaseException) -> list[str]:
@@ -175,7 +175,7 @@ def _maps(pid: int, procfs: ProcFS) -> dict[str, Any]:
     text = read_or_none(procfs, f"/proc/{pid}/maps")
     return {
         "maps": text.count("\n") if text else None,
-        "most_maps": number_or_none(procfs, "/proc/sys/vm/max_map_count"),
+        "max_maps": number_or_none(procfs, "/proc/sys/vm/max_map_count"),
     }
 
 

@@ -27,15 +27,20 @@ def explain(
     *,
     pid: int | None = None,
     path: str | os.PathLike[str] | None = None,
-    procfs: ProcFS = REAL,
 ) -> Explanation:
     """Explain an exception or a text: which errno is behind it, which limit is reached and how much of it is used, who
     holds the lock, what the error is often mistaken for, and what to do.
 
-    `pid` is the process to look at, by default this one. `path` is the file in question, if the error does not name
+    `pid` is the process to inspect, by default this one. `path` is the file in question, if the error does not name
     it. If a text contains several errors, the most informative one is explained. An unknown error gives an explanation
     with `.known` False; neither that nor unreadable facts raise. The function works without a free descriptor.
     """
+    return explain_with(REAL, what, pid, path)
+
+
+def explain_with(
+    procfs: ProcFS, what: BaseException | str, pid: int | None = None, path: str | os.PathLike[str] | None = None
+) -> Explanation:
     if isinstance(what, BaseException):
         return _explain_exception(what, pid, path, procfs)
     if not isinstance(what, str):

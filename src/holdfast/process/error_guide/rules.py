@@ -65,7 +65,7 @@ class SystemContext:
     address_space_bytes: int | None = None  # `ulimit -v`; None if unlimited or unknown
     oom_kills: int | None = None
     maps: int | None = None
-    most_maps: int | None = None
+    max_maps: int | None = None
     disks: tuple[Disk, ...] = ()
     files: tuple[NamedFile, ...] = ()
 

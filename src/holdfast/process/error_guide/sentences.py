@@ -10,7 +10,7 @@ from ...procfs.limits import Limit, quantity
 from ...procfs.locks import Lock, LockKind
 from .rules import Disk, Fact, NamedFile, Scope, SystemContext
 
-_MOST_LOCKS = 4
+_MAX_LOCKS = 4
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _BEGINNINGS = (
     (_HDF5, "begins with the HDF5 signature"),
@@ -43,13 +43,13 @@ def file_locks(context: SystemContext) -> Iterator[str]:
         holding = [lock for lock in file.locks if not lock.waiting]
         if not holding:
             yield f"No process holds a lock on {file.path} now."
-        for lock in holding[:_MOST_LOCKS]:
+        for lock in holding[:_MAX_LOCKS]:
             yield _held(file.path, lock, context.pid)
-        if len(holding) > _MOST_LOCKS:
-            yield f"There are {len(holding) - _MOST_LOCKS:,} more locks on it."
+        if len(holding) > _MAX_LOCKS:
+            yield f"There are {len(holding) - _MAX_LOCKS:,} more locks on it."
         waiting = [str(lock.pid) for lock in file.locks if lock.waiting and lock.pid is not None]
         if waiting:
-            yield f"These processes wait for it: {', '.join(waiting[:_MOST_LOCKS])}."
+            yield f"These processes wait for it: {', '.join(waiting[:_MAX_LOCKS])}."
 
 
 def _held(path: str, lock: Lock, own: int) -> str:
@@ -134,8 +134,8 @@ def _highest(context: SystemContext) -> Iterator[str]:
 def _host_files(context: SystemContext) -> Iterator[str]:
     limit = context.limits.get("file_max")
     if limit is not None and limit.used is not None and limit.soft is not None:
-        most = "unlimited" if limit.soft >= 1 << 60 else quantity(limit.soft)
-        yield f"This machine has {limit.used:,} open files; its limit (fs.file-max) is {most}."
+        maximum = "unlimited" if limit.soft >= 1 << 60 else quantity(limit.soft)
+        yield f"This machine has {limit.used:,} open files; its limit (fs.file-max) is {maximum}."
 
 
 def _tasks(context: SystemContext) -> Iterator[str]:
@@ -165,12 +165,12 @@ def _memory(context: SystemContext) -> Iterator[str]:
 
 
 def _maps(context: SystemContext) -> Iterator[str]:
-    if context.most_maps is None or context.scope is Scope.SHELL:
+    if context.max_maps is None or context.scope is Scope.SHELL:
         return
-    limit = Limit(name="maps", used=context.maps, soft=context.most_maps)
+    limit = Limit(name="maps", used=context.maps, soft=context.max_maps)
     if context.maps is not None:
         said = _fullness(limit, _FEW_FREE, "None is free.", "Few are free.", "Enough are free now.")
-        yield f"{_who(context)} has {context.maps:,} of {context.most_maps:,} mappings (vm.max_map_count). {said}"
+        yield f"{_who(context)} has {context.maps:,} of {context.max_maps:,} mappings (vm.max_map_count). {said}"
 
 
 def _shm(context: SystemContext) -> Iterator[str]:

@@ -36,8 +36,8 @@ from ...procfs.snapshot import take_snapshot
 from .owners import open_fds, owners_summary, spread
 from .paths import HeldBy, OwnerGroup, OwnerPath
 
-MOST_REQUEST_BYTES = 64 << 10
-MOST_ANSWER_BYTES = 4 << 20
+MAX_REQUEST_BYTES = 64 << 10
+MAX_ANSWER_BYTES = 4 << 20
 
 
 # The path of a Unix socket has at most 107 bytes.
@@ -131,8 +131,8 @@ def peer_uid(connection: socket.socket) -> int:
     return int(uid)
 
 
-MOST_GROUPS = 200
-MOST_WITHIN_S = 10.0
+MAX_GROUPS = 200
+MAX_WITHIN_S = 10.0
 WITHIN_S = 3.0
 
 
@@ -149,17 +149,17 @@ def _hello(request: dict[str, Any], own: Collection[int]) -> dict[str, Any]:
 
 
 def _owners(request: dict[str, Any], own: Collection[int]) -> dict[str, Any]:
-    fds, most = request.get("fds"), request.get("most", MOST_GROUPS)
+    fds, maximum = request.get("fds"), request.get("max", MAX_GROUPS)
     if fds is not None and not (isinstance(fds, list) and all(type(fd) is int for fd in fds)):
         raise MessageError("expected 'fds' to be a list of numbers")
-    if type(most) is not int or most < 1:
-        raise MessageError("expected 'most' to be a number of at least 1")
+    if type(maximum) is not int or maximum < 1:
+        raise MessageError("expected 'max' to be a number of at least 1")
     within_s = request.get("within_s", WITHIN_S)
-    if type(within_s) not in (int, float) or not 0 < within_s <= MOST_WITHIN_S:
-        raise MessageError(f"expected 'within_s' between 0 and {MOST_WITHIN_S:g}")
+    if type(within_s) not in (int, float) or not 0 < within_s <= MAX_WITHIN_S:
+        raise MessageError(f"expected 'within_s' between 0 and {MAX_WITHIN_S:g}")
     asked = [fd for fd in (open_fds() if fds is None else fds) if fd not in own and (fds is not None or fd > 2)]
-    groups = owners_summary(asked, within_s=within_s)
-    return {"groups": [asdict(group) for group in groups[: min(most, MOST_GROUPS)]]}
+    groups = owners_summary(asked, within=within_s)
+    return {"groups": [asdict(group) for group in groups[: min(maximum, MAX_GROUPS)]]}
 
 
 def _snapshot(request: dict[str, Any], own: Collection[int]) -> dict[str, Any]:
@@ -284,7 +284,7 @@ class Responder:
         if peer_uid(connection) != os.getuid():
             return
         try:
-            request = _receive(connection, MOST_REQUEST_BYTES, _REQUEST_S)
+            request = _receive(connection, MAX_REQUEST_BYTES, _REQUEST_S)
             reply = answer(request, self.name, self._own(connection))
         except MessageError as error:
             reply = {"error": str(error)}
@@ -382,7 +382,7 @@ def _unlink(path: Path) -> None:
 
 
 ANSWER_WITHIN_S = 8.0
-_MOST_FDS = 5_000  # as many as fit into a request
+_MAX_FDS = 5_000  # as many as fit into a request
 
 
 def ask(pid: int, request: dict[str, Any], *, within_s: float = ANSWER_WITHIN_S) -> dict[str, Any] | None:
@@ -397,7 +397,7 @@ def ask(pid: int, request: dict[str, Any], *, within_s: float = ANSWER_WITHIN_S)
                     continue
                 connection.setblocking(False)
                 send_message(connection.fileno(), request, timeout_s=deadline - time.monotonic())
-                reply = _receive(connection, MOST_ANSWER_BYTES, deadline - time.monotonic())
+                reply = _receive(connection, MAX_ANSWER_BYTES, deadline - time.monotonic())
         except (OSError, MessageError):
             continue
         if "error" not in reply:
@@ -405,8 +405,8 @@ def ask(pid: int, request: dict[str, Any], *, within_s: float = ANSWER_WITHIN_S)
     return None
 
 
-def _receive(connection: socket.socket, most_bytes: int, within_s: float) -> dict[str, Any]:
-    message = MessageReceiver(connection.fileno(), most_bytes).receive(within_s)
+def _receive(connection: socket.socket, max_bytes: int, within_s: float) -> dict[str, Any]:
+    message = MessageReceiver(connection.fileno(), max_bytes).receive(within_s)
     if message is None:
         raise MessageError("expected a message, got the end of the stream")
     return message.head
@@ -422,7 +422,7 @@ def ask_owners(
     numbers = None if fds is None else sorted(set(fds))
     request: dict[str, Any] = {"ask": "owners", "within_s": max(0.1, min(within_s / 2, 5.0))}
     if numbers is not None:
-        request["fds"] = spread(numbers, _MOST_FDS)
+        request["fds"] = spread(numbers, _MAX_FDS)
     reply = ask(pid, request, within_s=within_s)
     if reply is None:
         return None

@@ -4,7 +4,7 @@ It walks forwards and not back from the owner: one walk serves any number of des
 garbage collector does not track, and what it does not reach is verified to have no root. It is breadth first, so that
 paths are short. User modules are walked to their end first, then running functions of the user, then libraries.
 
-The walk is bounded: `MOST_OBJECTS` visited, `MOST_STEPS` from a root, and the given time.
+The walk is bounded: `MAX_OBJECTS` visited, `MAX_STEPS` from a root, and the given time.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from typing import Any, cast
 from .fd_readers import Reader, Readers, read_map
 from .paths import OUTSIDE, Root, Start, frame_starts, module_starts
 
-MOST_OBJECTS = 3_000_000
-MOST_STEPS = 200
-MOST_ELEMENTS = 500_000  # of one list, tuple, set or dict
+MAX_OBJECTS = 3_000_000
+MAX_STEPS = 200
+MAX_ELEMENTS = 500_000  # of one list, tuple, set or dict
 
 _LEAVES = frozenset(
     {int, float, complex, bool, str, bytes, bytearray, range, slice, type(None), type(...), type(NotImplemented)}
@@ -166,7 +166,7 @@ class ObjectWalk:
             self._note(obj, reader)
 
     def _walk(self, level: list[object]) -> None:
-        for _ in range(MOST_STEPS):
+        for _ in range(MAX_STEPS):
             level = list(self._spread(level))
             if not level or self.interrupted or self._done():
                 return
@@ -176,7 +176,7 @@ class ObjectWalk:
         """Yields the referents of these objects that were not reached before."""
         reached, reader_of = self._from, self._readers.sure
         for at, obj in enumerate(level):
-            if at % _CHECK_EVERY == 0 and (len(reached) > MOST_OBJECTS or self._is_late()):
+            if at % _CHECK_EVERY == 0 and (len(reached) > MAX_OBJECTS or self._is_late()):
                 self.interrupted = True
                 return
             own_type = type(obj)
@@ -196,15 +196,15 @@ class ObjectWalk:
         path: list[object] = []
         while type(obj) is not Root:
             path.append(obj)
-            if id(obj) not in self._from or len(path) > 2 * MOST_STEPS:
+            if id(obj) not in self._from or len(path) > 2 * MAX_STEPS:
                 return None
             obj = self._from[id(obj)]
         return obj, path[::-1]
 
 
 def _referents(obj: Any) -> Iterable[object]:
-    if type(obj) in _CONTAINERS and len(obj) > MOST_ELEMENTS:
-        return list(islice(obj.values() if type(obj) is dict else obj, MOST_ELEMENTS))
+    if type(obj) in _CONTAINERS and len(obj) > MAX_ELEMENTS:
+        return list(islice(obj.values() if type(obj) is dict else obj, MAX_ELEMENTS))
     return gc.get_referents(obj)
 
 
@@ -223,10 +223,10 @@ class Cycles:
                 if id(child) in members and child is not one:
                     self._holders.setdefault(id(child), one)
 
-    def path_to(self, obj: object, most: int = 8) -> list[object]:
-        """Returns up to `most` objects: a chain of referrers that ends with this one."""
+    def path_to(self, obj: object, maximum: int = 8) -> list[object]:
+        """Returns up to `maximum` objects: a chain of referrers that ends with this one."""
         path = [obj]
-        while len(path) < most and (holder := self._holders.get(id(path[0]))) is not None:
+        while len(path) < maximum and (holder := self._holders.get(id(path[0]))) is not None:
             if any(holder is one for one in path):
                 break
             path.insert(0, holder)

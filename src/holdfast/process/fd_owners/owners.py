@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 
+from ..._util.text import time_argument
 from ...errors import InputError
 from ...procfs.descriptors import Kind, kind_of, list_fds
 from ...procfs.procfs import REAL, readlink_or_none
@@ -13,42 +14,42 @@ from .object_graph import Cycles, ObjectWalk
 from .paths import ROOTS, TORCH_STORAGE, HeldBy, Labels, OwnerGroup, OwnerPath, Root, group_paths
 
 WITHIN_S = 5.0
-LOOKED_AT = 2_000
+MAX_TRACED = 2_000
 _MAPPABLE = (Kind.FILE, Kind.DELETED, Kind.SHM, Kind.MEMFD, Kind.DEVICE)
 
 
-def owners(fd: int, *, within_s: float = WITHIN_S) -> list[OwnerPath]:
+def owners(fd: int, *, within: str | float = WITHIN_S) -> list[OwnerPath]:
     """Returns the shortest path to each object that owns this descriptor, or a single entry that says that none does.
 
     There may be more paths to the same object. It runs no code of the objects but reads the references of all: in a
-    large process that takes a second or two. It ends after `within_s`, or 3,000,000 objects, or 200 steps from a
+    large process that takes a second or two. It ends after `within`, or 3,000,000 objects, or 200 steps from a
     root, and then says so. Raises InputError if the descriptor is not open in this process.
     """
     if _target(fd) is None:
         raise InputError(f"expected an open descriptor of this process, got {fd}")
-    return find_paths([fd], within_s=within_s)
+    return find_paths([fd], within_s=time_argument(within, "within"))
 
 
 def owners_summary(
-    fds: Collection[int] | None = None, *, within_s: float = 2 * WITHIN_S, most: int = LOOKED_AT
+    fds: Collection[int] | None = None, *, within: str | float = 2 * WITHIN_S, max: int = MAX_TRACED
 ) -> list[OwnerGroup]:
     """Groups these descriptors (by default all but the standard three) by what holds them, the largest group first.
 
-    Of more than `most`, an even sample is traced and the counts are estimates. Those that are not open are left out.
+    Of more than `max`, an even sample is traced and the counts are estimates. Those that are not open are left out.
     """
-    if most < 1:
-        raise ValueError(f"expected most to be at least 1, got {most}")
+    if max < 1:
+        raise ValueError(f"expected max to be at least 1, got {max}")
     asked = sorted(set(fds)) if fds is not None else [fd for fd in open_fds() if fd > 2]
     asked = [fd for fd in asked if _target(fd) is not None]
-    paths = find_paths(spread(asked, most), within_s=within_s)
-    return group_paths(paths, len(asked) if len(asked) > most else None)
+    paths = find_paths(spread(asked, max), within_s=time_argument(within, "within"))
+    return group_paths(paths, len(asked) if len(asked) > max else None)
 
 
-def spread(fds: Sequence[int], most: int) -> list[int]:
+def spread(fds: Sequence[int], maximum: int) -> list[int]:
     """Samples at most this many of them, evenly from the first to the last."""
-    if len(fds) <= most:
+    if len(fds) <= maximum:
         return list(fds)
-    return [fds[at * len(fds) // most] for at in range(most)]
+    return [fds[at * len(fds) // maximum] for at in range(maximum)]
 
 
 def find_paths(

@@ -121,6 +121,8 @@ class OwnerPath:
     → Connection(fd 17)
     """
 
+    __module__ = "holdfast"
+
     fd: int
     held: HeldBy
     root: str
@@ -141,6 +143,8 @@ class OwnerPath:
 @dataclass(frozen=True, slots=True)
 class OwnerGroup:
     """Descriptors that are held in the same way. `count` is an estimate if `exact` is False."""
+
+    __module__ = "holdfast"
 
     shape: str
     held: HeldBy

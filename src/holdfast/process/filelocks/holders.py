@@ -51,6 +51,8 @@ class Locks:
     `unseen` counts other users' processes: they may have the file open for writing, which only they and root can see.
     """
 
+    __module__ = "holdfast"
+
     path: str
     locks: tuple[FileLock, ...]
     writers: tuple[Holder, ...]
@@ -74,11 +76,15 @@ class Locks:
         return "\n".join(lines)
 
 
-def locks(path: str | os.PathLike[str], procfs: ProcFS = REAL) -> Locks:
+def locks(path: str | os.PathLike[str]) -> Locks:
     """Lists who holds a lock on this file (flock, lockf, OFD locks and `hold.locked`), and who has it open for writing.
 
     The file is not opened: closing it would release this process's own `lockf` locks. Linux and this host only.
     """
+    return find_locks(path, REAL)
+
+
+def find_locks(path: str | os.PathLike[str], procfs: ProcFS) -> Locks:
     name = os.fsdecode(path)
     try:
         os.stat(name)

@@ -12,6 +12,7 @@ from typing import Self
 
 from ..._util import atomic
 from ..._util.process import call_after_fork
+from ..._util.text import time_argument
 from ...errors import ForkedWriterError, InputError, LockTimeoutError, WriteError, WriterBusyError
 from .holders import locks
 from .lock_file import clear_note, filesystem_of, lock_path, open_lock_file, read_note, write_note
@@ -22,14 +23,15 @@ _MAX_PAUSE_S = 0.05
 _taken: weakref.WeakValueDictionary[tuple[int, str], Locked] = weakref.WeakValueDictionary()  # by thread, lock file
 
 
-def locked(path: str | os.PathLike[str], shared: bool = False, timeout: float | None = None) -> Locked:
+def locked(path: str | os.PathLike[str], shared: bool = False, timeout: str | float | None = None) -> Locked:
     """Returns a lock for `path`, for use with `with`: exclusive, or one of any number of shared ones.
 
-    `timeout` is in seconds; None waits forever, 0 tries once. LockTimeoutError names the holder. The lock is on
-    `PATH.lock`; `path` need not exist, and may be replaced. The lock is advisory: it excludes only other callers of
-    `locked`.
+    `timeout` is a number of seconds or a text such as "10min"; None waits forever, 0 tries once. LockTimeoutError names
+    the holder. The lock is on `PATH.lock`; `path` need not exist, and may be replaced. The lock is advisory: it
+    excludes only other callers of `locked`.
     """
-    return Locked(path, shared=shared, timeout_s=timeout)
+    timeout_s = None if timeout is None else time_argument(timeout, "timeout")
+    return Locked(path, shared=shared, timeout_s=timeout_s)
 
 
 class Locked:
@@ -40,8 +42,6 @@ class Locked:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, shared: bool = False, timeout_s: float | None = None) -> None:
-        if timeout_s is not None and not timeout_s >= 0:
-            raise ValueError(f"expected a timeout of at least 0 seconds or None, got {timeout_s!r}")
         self._fd = -1
         self.path = os.fsdecode(path)
         self.shared = shared
@@ -67,6 +67,9 @@ class Locked:
             raise WriteError(f"the lock on {self.path} is not held: use it inside its `with` block")
         if not atomic.is_still(self._lock_path, self._fd):
             raise WriteError(f"{self._lock_path} was removed or replaced: others no longer see the lock")
+
+    def __repr__(self) -> str:
+        return f"<Locked {self.path!r}: {'held' if self.held else 'not held'}>"
 
     def __enter__(self) -> Self:
         key = threading.get_ident(), self._lock_path

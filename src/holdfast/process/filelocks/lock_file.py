@@ -23,7 +23,7 @@ from ...procfs.locks import find_mount
 from ...procfs.procfs import REAL
 
 LOCK_SUFFIX = ".lock"
-_MOST_BYTES = 4096
+_MAX_BYTES = 4096
 
 
 class LockNote(NamedTuple):
@@ -83,7 +83,7 @@ def read_note(path: str) -> LockNote | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
-            found = json.loads(os.read(fd, _MOST_BYTES).split(b"\n")[0])
+            found = json.loads(os.read(fd, _MAX_BYTES).split(b"\n")[0])
         finally:
             os.close(fd)
         return LockNote(

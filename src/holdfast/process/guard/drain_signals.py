@@ -30,7 +30,7 @@ class _Request(Protocol):
 
 
 class DrainSignals:
-    """Takes the signals while a guard is active. `is_busy` says whether handlers of before have to wait."""
+    """Takes the signals while a guard is active. `is_busy` returns whether earlier handlers have to wait."""
 
     def __init__(
         self, log: GuardLog, own: OwnProcess, page: HeartbeatPage, request: _Request, is_busy: Callable[[], bool]
@@ -58,7 +58,7 @@ class DrainSignals:
             if before is None:
                 continue  # installed by C code
             if before is signal.SIG_DFL and handles_signal(self._own.pid, number):
-                # Such as faulthandler.register(signal.SIGUSR1), which Python does not tell of.
+                # Such as faulthandler.register(signal.SIGUSR1), which Python does not report.
                 self._log.write(f"{number.name} drains it from now on: what C code did on it before is replaced")
             if _is_of_event_loop(before):
                 self._log.write(

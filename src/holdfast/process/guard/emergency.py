@@ -24,7 +24,7 @@ from .own_process import OwnProcess
 HARD_EXIT = 70
 _OWNERS_S = 3.0
 # After that the process ends with exit code 1, wherever its dump is stuck.
-_MOST_DUMP_S = 30.0
+_MAX_DUMP_S = 30.0
 _SHOWN = 8
 _ending = threading.Lock()
 
@@ -101,7 +101,7 @@ def _copy_stderr() -> int:
 def end_at_once(log: GuardLog, own: OwnProcess, why: str, code: int, *, owners: bool) -> None:
     """Raises the soft limit, writes the dump and ends the process, whatever fails on the way."""
     if not _ending.acquire(blocking=False):  # another thread found the same
-        time.sleep(2 * _MOST_DUMP_S)
+        time.sleep(2 * _MAX_DUMP_S)
     try:
         before, after = raise_nofile()
         _end_anyway(own)
@@ -120,7 +120,7 @@ def _end_anyway(own: OwnProcess) -> None:
     """
     with contextlib.suppress(RuntimeError, OSError, ValueError):  # no further thread is allowed
         # Not to the log: its message must not get stuck, too.
-        faulthandler.dump_traceback_later(_MOST_DUMP_S, exit=True, file=own.read_only_fd)
+        faulthandler.dump_traceback_later(_MAX_DUMP_S, exit=True, file=own.read_only_fd)
 
 
 def dump(log: GuardLog, own: OwnProcess, *, owners: bool = True) -> None:
@@ -162,5 +162,5 @@ def describe_owners(own: OwnProcess) -> Iterator[str]:
     seen, _ = own.profile()
     held = set(own.fds_held)
     fds = [fd for fd in suspect_fds(seen) if fd not in held and fd > 2]
-    for group in owners_summary(fds, within_s=_OWNERS_S)[:_SHOWN]:
+    for group in owners_summary(fds, within=_OWNERS_S)[:_SHOWN]:
         yield f"held by {group}"

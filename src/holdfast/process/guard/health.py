@@ -1,11 +1,11 @@
-"""Classifies a worker by its heartbeat: frozen, hung and dark are told apart.
+"""Classifies a worker by its heartbeat: stopped, frozen, hung or failing.
 
 stopped   a signal (SIGSTOP, a debugger) keeps the process from running
 frozen    its guard's thread does not run: C code holds the GIL, or the kernel keeps the process waiting
 hung      the interpreter runs, but the current job, or the loop that calls step(), does not go on
-dark      the loop goes on, but nothing has succeeded for the progress timeout
+failing   the loop goes on, but nothing has succeeded for the progress timeout
 
-Failures in a row alone are not dark: a restart does not end the outage of a server.
+Failures in a row alone do not make a worker failing: a restart does not end the outage of a server.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Health(StrEnum):
     STOPPED = "stopped"
     FROZEN = "frozen"
     HUNG = "hung"
-    DARK = "dark"
+    FAILING = "failing"
 
     @property
     def is_bad(self) -> bool:
         return self in _BAD
 
 
-_BAD = frozenset({Health.STOPPED, Health.FROZEN, Health.HUNG, Health.DARK})
+_BAD = frozenset({Health.STOPPED, Health.FROZEN, Health.HUNG, Health.FAILING})
 _STOPPED = frozenset("Tt")
 _DISK = "D"
 
@@ -41,7 +41,7 @@ _DISK = "D"
 class HealthLimits:
     """When a clock is overdue.
 
-    alive_s     the guard's thread beats once a second; importing a large library may stop it for some seconds
+    alive_s     the guard's thread reports once a second; importing a large library may stop it for some seconds
     progress_s  None: what the Guard itself was given
     """
 
@@ -93,7 +93,7 @@ def _classify_progress(page: Heartbeat, now_ns: int, limits: HealthLimits) -> He
     # A worker that reports jobs alone has none just now; after a failure it is idle, too, unless it goes on to fail.
     is_failing = page.fails_in_row > 0 and _since(page.fail_ns, now_ns) <= timeout_s
     if (page.ok_calls or is_failing) and ok_s > timeout_s:
-        return _dark(ok_s, f"nothing has succeeded for {span_words(ok_s)}{_failures(page)}")
+        return _failing(ok_s, f"nothing has succeeded for {span_words(ok_s)}{_failures(page)}")
     if page.state is GuardState.STARTING:
         return HealthFinding(health=Health.STARTING, sentence="it has reported no success yet")
     return HealthFinding(health=Health.OK, sentence=_fine(page, ok_s))
@@ -107,8 +107,8 @@ def _hung(since_s: float, what: str) -> HealthFinding:
     return HealthFinding(health=Health.HUNG, since_s=since_s, sentence=f"it is hung: {what}")
 
 
-def _dark(since_s: float, what: str) -> HealthFinding:
-    return HealthFinding(health=Health.DARK, since_s=since_s, sentence=f"it is dark: it runs, but {what}")
+def _failing(since_s: float, what: str) -> HealthFinding:
+    return HealthFinding(health=Health.FAILING, since_s=since_s, sentence=f"it is failing: it runs, but {what}")
 
 
 def _frozen(alive_s: float, process_state: str) -> str:
@@ -145,7 +145,7 @@ OUTAGE_S = 30.0
 
 
 class OutageWatch:
-    """Says once that failures in a row look like an outage, and once that it has ended."""
+    """Reports once that failures in a row resemble an outage, and once that it has ended."""
 
     def __init__(self) -> None:
         self._began_ns = 0  # 0: there is none
@@ -165,4 +165,4 @@ class OutageWatch:
         timeout_s = page.progress_timeout_ns / 1e9
         then = f"; it drains if nothing succeeds for {span_words(timeout_s)}" if timeout_s else ""
         what = f"nothing has succeeded for {span_words(_since(success_ns, now_ns))}{_failures(page)}"
-        return f"{what}: an outage would look like this, and a restart does not end one, so it goes on trying{then}"
+        return f"{what}: this may be an outage, which a restart does not end, so it keeps trying{then}"

@@ -93,7 +93,7 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """What a page said at one moment. See the layout for its fields; `jobs` are (job number, descriptors after it)."""
+    """A page at one moment. See the layout for its fields; `jobs` are (job number, descriptors after it)."""
 
     pid: int
     start_ticks: int
@@ -283,7 +283,7 @@ class HeartbeatIndex:
 
 
 class OpenPage:
-    """The page of another process, kept open: it says how a Guard ended even after that has removed the page."""
+    """The page of another process, kept open: it shows how a Guard ended even after that has removed the page."""
 
     def __init__(self) -> None:
         self._pid = 0

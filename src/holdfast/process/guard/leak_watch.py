@@ -1,7 +1,8 @@
 """Decides whether this process is to be replaced because it leaks descriptors and its limit is near.
 
-A cache that fills looks like a leak until it is full, and a restart empties it. So growth drains only where the limit
-is near: 80 % of it is used. A process that stays where it is gives no reason, however much it uses.
+A cache that fills cannot be distinguished from a leak until it is full, and a restart empties it. So growth drains
+only where the limit is near: 80 % of it is used. A process that stays where it is gives no
+reason, however much it uses.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ _LEAST_RISE = 8
 
 
 def due_s(now_s: float, began_s: float, every_s: float) -> float:
-    """Returns when a look is due again that began at this CPU time of the thread: after `every_s`, or later if it took
-    long."""
+    """Returns when the scan is due again that began at this CPU time of the thread: after `every_s`, or later if it
+    took long."""
     return now_s + max(every_s, _REST * (time.thread_time() - began_s))
 
 
@@ -63,7 +64,7 @@ class LeakWatch:
         self, sample: Sample, jobs: Sequence[JobSample], ok_s: float, within_s: float, *, has_cap: bool = False
     ) -> str:
         """Returns why the process is to be replaced: it has used 80 % of its limit and uses more and more; or has
-        reached it. Empty if it is not, or if the look is not due yet.
+        reached it. Empty if it is not, or if the scan is not due yet.
 
         `ok_s` is when something succeeded last, 0 if nothing has: the start-up ends with the first success. `has_cap`:
         the program has set a soft cap, so that only a leak that reaches the limit within that time counts.

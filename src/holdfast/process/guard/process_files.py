@@ -36,7 +36,7 @@ def page_dirs(uid: int) -> list[Path]:
 
 
 def read_process_files(
-    pid: int, suffix: str, most_bytes: int, procfs: ProcFS = REAL
+    pid: int, suffix: str, max_bytes: int, procfs: ProcFS = REAL
 ) -> Iterator[tuple[Identity, bytes]]:
     """Yields the contents of this file of a process, in every folder where there is one, with its identity."""
     seen = read_stat(procfs, pid)
@@ -45,7 +45,7 @@ def read_process_files(
         return
     identity = Identity(pid, seen.start_ticks)
     for folder in page_dirs(owner.st_uid):
-        data = read_owned(folder / file_name(identity, suffix), owner.st_uid, most_bytes)
+        data = read_owned(folder / file_name(identity, suffix), owner.st_uid, max_bytes)
         if data is not None:
             yield identity, data
 
@@ -71,7 +71,7 @@ def open_process_file(pid: int, suffix: str) -> int | None:
     return None
 
 
-def read_owned(path: Path, uid: int, most_bytes: int) -> bytes | None:
+def read_owned(path: Path, uid: int, max_bytes: int) -> bytes | None:
     """Reads a regular file of this user; None if it is none, is larger, or cannot be read.
 
     Another user could put a file there for a process that is not theirs.
@@ -82,7 +82,7 @@ def read_owned(path: Path, uid: int, most_bytes: int) -> bytes | None:
         return None
     try:
         size = os.fstat(fd).st_size
-        return os.pread(fd, size, 0) if size <= most_bytes else None
+        return os.pread(fd, size, 0) if size <= max_bytes else None
     except OSError:
         return None
     finally:

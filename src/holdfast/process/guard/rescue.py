@@ -24,7 +24,7 @@ from ...procfs.descriptors import count
 from ...procfs.limits import plan_limit, swap_nofile
 from ...procfs.processes import Process, is_same, read_process, read_stat, read_status
 from ...procfs.procfs import REAL, ProcFS, list_pids, number_or_none, read_or_none
-from ..doctor.diagnose import SEVERITY, Diagnosed, diagnose
+from ..doctor.diagnose import SEVERITY, Diagnosed, Observation
 from ..doctor.fd_profile import suspect_fds
 from ..doctor.model import JobSample, Verdict
 from ..doctor.verdict import is_exhausted
@@ -51,7 +51,7 @@ _STEP_S = 0.05
 
 
 def check_target(pid: int, procfs: ProcFS = REAL, uid: int | None = None) -> Process:
-    """Returns the process, or raises an InputError that says why it cannot be rescued. `uid` is the user who asks."""
+    """Returns the process, or raises an InputError with the reason why not. `uid` is the user who asks."""
     uid = os.geteuid() if uid is None else uid
     own = procfs.own_pid()
     if own is not None and pid == own:
@@ -240,7 +240,7 @@ class Rescue:
         )
         self._problem(f"its limit was not raised: {why}")
 
-    def look(self) -> None:
+    def scan(self) -> None:
         """Inspects its descriptors, its heartbeat and what runs it."""
         with self._step("its heartbeat"):
             self.page = read_heartbeat(self.pid)
@@ -250,7 +250,7 @@ class Rescue:
         with self._step("its descriptors"):
             jobs = [JobSample(job=number, fds=fds) for number, fds in (self.page.jobs if self.page else ())]
             cap = self.page.fd_soft_cap if self.page else 0
-            self.found = diagnose(self.pid, jobs=jobs, cap=cap or None)[0]
+            self.found = Observation(self.pid).conclude(jobs=jobs, cap=cap or None)[0]
             self.fds = self.found.diagnosis.fds if self.found.diagnosis.fds is not None else self.fds
             if self.found.snapshot.descriptors is None:
                 self._problem("its descriptors were not listed: permission denied (run as root)")
@@ -327,7 +327,7 @@ class Rescue:
         if self.drained is not None and self.drained.exited:
             return [_again(self.service_manager)]
         if self.gone:
-            return ["look at its log for the reason, and start it again if nothing else does"]
+            return ["read its log for the reason, and start it again if nothing else does"]
         return [*self._keep_alive(), *self._restart(), *self._find_cause(), *self._prevent()]
 
     @property
@@ -348,8 +348,8 @@ class Rescue:
         if self.change.planned and self.change.raised:
             yield f"raise its limit: holdfast rescue {self.pid}"
         elif self.exhausted:
-            most = number_or_none(REAL, "/proc/sys/fs/nr_open") or 1 << 20
-            goal = min(most, max(4096, 4 * int(self.change.hard or 0)))
+            maximum = number_or_none(REAL, "/proc/sys/fs/nr_open") or 1 << 20
+            goal = min(maximum, max(4096, 4 * int(self.change.hard or 0)))
             yield f"raise its hard limit as root: sudo holdfast rescue {self.pid} --hard {goal}"
 
     def _restart(self) -> Iterator[str]:
@@ -418,12 +418,12 @@ class Rescue:
 def _again(by: ServiceManager | None) -> str:
     if by is None:
         return "start it again: no supervisor was found that would"
-    return f"{by} starts it again" + (", if its restart policy says so" if by.kind == "container" else "")
+    return f"{by} starts it again" + (", if its restart policy demands it" if by.kind == "container" else "")
 
 
 def _late(wait_s: float, page: Heartbeat, *, draining: bool) -> str:
     if not draining:
-        return f"its Guard did not react within {span_words(wait_s)}; its stacks say what it waits for"
+        return f"its Guard did not react within {span_words(wait_s)}; its stacks show what it waits for"
     at = f" with job {page.job}" if page.job else ""
     return f"it drains, but was not done{at} within {span_words(wait_s)}"
 
@@ -450,7 +450,7 @@ def call_as(user: UserIds | None, function: Callable[[], Any]) -> Any:
     """Returns what the function returns if it is called by that user, in a child if this process is root's.
 
     Root may lack the right that the user has: in most containers it cannot set the limits of another user's process,
-    and no process tells root what holds its descriptors. The result passes through JSON; of errors, OSError does.
+    and no process reports to root what holds its descriptors. The result passes through JSON; of errors, OSError does.
     """
     if user is None or os.geteuid() or user.uid == 0:
         return function()
@@ -462,11 +462,11 @@ def call_as(user: UserIds | None, function: Callable[[], Any]) -> Any:
             os.setresgid(user.gid, user.gid, user.gid)
             os.setresuid(user.uid, user.uid, user.uid)
             try:
-                said = {"result": function()}
+                answered = {"result": function()}
             except OSError as error:
-                said = {"errno": error.errno}
+                answered = {"errno": error.errno}
             with open(write, "w") as answer:
-                json.dump(said, answer)
+                json.dump(answered, answer)
         finally:
             os._exit(0)
     os.close(write)

@@ -29,12 +29,12 @@ _SPY_S = 10.0
 _STOPPED = frozenset("Tt")
 _STEP_S = 0.05
 _QUIET_S = 0.3  # faulthandler writes without a pause, so after this long it is done
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackDump:
-    """`source` is "py-spy", "faulthandler" or "" if there are no stacks; `problem` says what did not work."""
+    """`source` is "py-spy", "faulthandler" or "" if there are no stacks; `problem` is what did not work."""
 
     source: str = ""
     text: str = ""
@@ -103,10 +103,10 @@ def _run_spy(command: list[str]) -> StackDump:
 def _reason(stderr: str) -> str:
     """Picks the causes out of the error of py-spy, which lists them above a backtrace."""
     lines = [one_line(line) for line in stderr.partition("Stack backtrace:")[0].splitlines()]
-    said = [
+    reasons = [
         re.sub(r"^(Error|\d+): ", "", line) for line in lines if line and not line.startswith(("Caused by", "Reason"))
     ]
-    return ": ".join(said[:3]) or "it gave no reason"
+    return ": ".join(reasons[:3]) or "it gave no reason"
 
 
 # ---- faulthandler
@@ -131,7 +131,7 @@ def _ask(page: Heartbeat, wait_s: float) -> StackDump:
 
 
 class _Log:
-    """The log of a guard, as another process sees it. `problem` says why it cannot be read."""
+    """The log of a guard, as another process sees it. `problem` is why it cannot be read."""
 
     def __init__(self, page: Heartbeat) -> None:
         self.problem = ""
@@ -175,6 +175,6 @@ class _Log:
         except OSError:
             return ""
         try:
-            return os.pread(fd, min(_MOST_BYTES, max(0, last - start)), start).decode("utf-8", "replace").strip("\n")
+            return os.pread(fd, min(_MAX_BYTES, max(0, last - start)), start).decode("utf-8", "replace").strip("\n")
         finally:
             os.close(fd)

@@ -17,8 +17,8 @@ from ..fdtrace.recording import has_library, log_folder
 from ..fdtrace.sites import is_library
 from ..fdtrace.tracer import make_recorder
 
-_MOST_FRAMES = 6
-_MOST_SITES = 10
+_MAX_FRAMES = 6
+_MAX_SITES = 10
 
 
 class Births:
@@ -52,12 +52,12 @@ class Births:
             if frames:
                 found[tuple(frame for frame in frames if not is_library(frame.file)) or frames[:1]].append(fd)
         ordered = sorted(found.items(), key=lambda item: -len(item[1]))
-        return [_describe(frames, numbers) for frames, numbers in ordered[:_MOST_SITES]]
+        return [_describe(frames, numbers) for frames, numbers in ordered[:_MAX_SITES]]
 
 
 def _describe(frames: tuple[Frame, ...], fds: list[int]) -> str:
-    where = " ← ".join(f"{frame.file}:{frame.line} in {frame.function}" for frame in frames[:_MOST_FRAMES])
-    numbers = ", ".join(map(str, fds[:_MOST_FRAMES])) + (", …" if len(fds) > _MOST_FRAMES else "")
+    where = " ← ".join(f"{frame.file}:{frame.line} in {frame.function}" for frame in frames[:_MAX_FRAMES])
+    numbers = ", ".join(map(str, fds[:_MAX_FRAMES])) + (", …" if len(fds) > _MAX_FRAMES else "")
     return f"{where} (fd {numbers})" if len(fds) == 1 else f"{where} ({len(fds)} descriptors: {numbers})"
 
 

@@ -12,6 +12,7 @@ from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
+from ..._util.text import time_argument
 from ...errors import LeakError
 from ...procfs.descriptors import Kind
 from ..fd_owners.owners import find_paths
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
     from .births import Births
 
 STEP_S = 0.01
-_MOST_LINES = 20
-_MOST_GROUPS = 10
-_MOST_LOOKED_AT = 500
+_MAX_LINES = 20
+_MAX_GROUPS = 10
+_MAX_TRACED = 500
 _OWNERS_S = 5.0
 _FD = "fd"
 
@@ -91,23 +92,23 @@ class Check:
             if key not in known and resource.kind in self._kinds
         ]
 
-    def waits(self, most: int, within_s: float, collect: bool) -> Iterator[float]:
-        """Yields how long to wait before each new check, until at most `most` are left or the time is over."""
-        if len(self.left()) <= most or (collect and len(self.left(collect=True)) <= most):
+    def waits(self, maximum: int, within_s: float, collect: bool) -> Iterator[float]:
+        """Yields how long to wait before each new check, until at most `maximum` are left or the time is over."""
+        if len(self.left()) <= maximum or (collect and len(self.left(collect=True)) <= maximum):
             return
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             yield STEP_S
-            if len(self.left()) <= most:
+            if len(self.left()) <= maximum:
                 return
 
-    def over(self, most: int) -> list[Resource]:
-        """Returns what is left without resources of other processes, or an empty list if it is at most `most`."""
+    def over(self, maximum: int) -> list[Resource]:
+        """Returns what is left without resources of other processes, or an empty list if it is at most `maximum`."""
         resources = self.left()
-        if len(resources) <= most:
+        if len(resources) <= maximum:
             return []
         certain = sorted(exclude_other_processes(dict(enumerate(resources))).values())
-        return certain if len(certain) > most else []
+        return certain if len(certain) > maximum else []
 
 
 def describe_leaks(
@@ -117,9 +118,9 @@ def describe_leaks(
     counts = Counter(resource.kind for resource in resources)
     head = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common())
     lines = [f"left behind: {head}" + (f" (allowed: {allowed:,})" if allowed else "")]
-    lines += [f"  {resource.kind}: {resource.what}" for resource in list(resources)[:_MOST_LINES]]
-    if len(resources) > _MOST_LINES:
-        lines.append(f"  … and {len(resources) - _MOST_LINES:,} more")
+    lines += [f"  {resource.kind}: {resource.what}" for resource in list(resources)[:_MAX_LINES]]
+    if len(resources) > _MAX_LINES:
+        lines.append(f"  … and {len(resources) - _MAX_LINES:,} more")
     lines += [f"  held by {line}" for line in _holders(resources)]
     if births is not None:
         fds = [resource.fd for resource in resources if resource.fd is not None]
@@ -128,12 +129,12 @@ def describe_leaks(
 
 
 def _holders(resources: Iterable[Resource]) -> list[str]:
-    fds = [resource.fd for resource in resources if resource.fd is not None][:_MOST_LOOKED_AT]
+    fds = [resource.fd for resource in resources if resource.fd is not None][:_MAX_TRACED]
     if not fds:
         return []
     paths: list[OwnerPath] = find_paths(fds, within_s=_OWNERS_S)
     groups: list[OwnerGroup] = group_paths(paths)
-    return [str(group.example) if group.count == 1 else str(group) for group in groups[:_MOST_GROUPS]]
+    return [str(group.example) if group.count == 1 else str(group) for group in groups[:_MAX_GROUPS]]
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -145,7 +146,7 @@ def no_leaks(
     kinds: Iterable[str] | None = None,
     max: int = 0,
     gc: bool = True,
-    within_s: float = WITHIN_S,
+    within: str | float = WITHIN_S,
     *,
     trace: bool = False,
 ) -> NoLeaks:
@@ -155,7 +156,7 @@ def no_leaks(
     some: "fd" for all descriptors or their kinds ("pipe", "socket", "file", …), "process", "thread", "shm_file". Up to
     `max` resources may be left.
 
-    If something is left, garbage is collected once (unless `gc` is False) and the check is repeated for `within_s`: a
+    If something is left, garbage is collected once (unless `gc` is False) and the check is repeated for `within`: a
     thread may be about to end. Ignored are resources that a first import within the block opened, /dev/urandom, and
     multiprocessing's resource tracker and fork server, which Python keeps. What another thread opens meanwhile and
     keeps counts as a leak of this block, and so does a file in /dev/shm that another process of this user made
@@ -165,13 +166,13 @@ def no_leaks(
     With `trace` the error also shows which lines opened the descriptors. Each block then takes a millisecond more, or
     some tens of them where large libraries such as torch are loaded.
     """
-    return NoLeaks(kinds, max, gc, within_s, trace)
+    return NoLeaks(kinds, max, gc, time_argument(within, "within"), trace)
 
 
 class NoLeaks:
     def __init__(self, kinds: Iterable[str] | None, max: int, gc: bool, within_s: float, trace: bool = False) -> None:
-        if max < 0 or within_s < 0:
-            raise ValueError(f"expected max and within_s of at least 0, got {max} and {within_s}")
+        if max < 0:
+            raise ValueError(f"expected max of at least 0, got {max}")
         self._kinds = check_kinds(kinds)
         self._max = max
         self._gc = gc

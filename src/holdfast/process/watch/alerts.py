@@ -1,4 +1,4 @@
-"""Decides what is told of a target, and when: no I/O, no clock.
+"""Decides what is reported of a target, and when: no I/O, no clock.
 
 A verdict rises at once and falls only after it was lower for a while, so that it does not flap. A message is sent for
 each state that a target enters, once until the target has been well again for a while; a worker that is recycled as
@@ -30,7 +30,7 @@ PLANNED = frozenset({"recycle", "fds", "rss", "threads", "children"})
 WELL = "ok"
 LOOP = "restart loop"
 ENDED = "ended"
-# A state that is not worse than one that was told of in the same episode is no news.
+# A state that is not worse than one that was reported in the same episode is no news.
 _RANKS: dict[str, int] = {
     WELL: 0,
     Verdict.GROWING.value: 1,
@@ -75,7 +75,7 @@ class VerdictHold:
 
 
 class RestartWindow:
-    """Counts the restarts of a target within ten minutes. `sentence` says that it is in a restart loop, "" if not."""
+    """Counts the restarts of a target within ten minutes. `sentence` describes its restart loop, "" if none."""
 
     def __init__(self, known: Mapping[str, int]) -> None:
         self.sentence = ""
@@ -137,15 +137,15 @@ class Alert(NamedTuple):
 
 @dataclass(slots=True)
 class Announcer:
-    """Chooses what is told of one target, over all its processes. `as_facts` and `restore` survive a restart of watch.
+    """Chooses what is reported of one target, over all its processes. `as_facts` and `restore` outlive the watch.
 
-    told     the states of this episode, and when each was told of; GROWING and LEAK also of the time before
+    reported  the states of this episode, and when each was reported; GROWING and LEAK also of the time before
     worst    the worst state of the episode
     """
 
-    told: dict[str, float] = field(default_factory=dict)
+    reported: dict[str, float] = field(default_factory=dict)
     worst: str = WELL
-    has_told: bool = False
+    has_reported: bool = False
     bad_at: float = -math.inf
 
     def step(self, now: float, found: Condition) -> Alert | None:
@@ -155,29 +155,29 @@ class Announcer:
         if found.state == WELL:
             return self._clear(now) if now - self.bad_at >= CLEAR_S else None
         self.bad_at = now
-        is_news = _RANKS[found.state] >= _RANKS[self.worst] and found.state not in self.told
+        is_news = _RANKS[found.state] >= _RANKS[self.worst] and found.state not in self.reported
         before = self.worst
         if _RANKS[found.state] > _RANKS[before]:
             self.worst = found.state
         if not is_news:
             return None
-        self.told[found.state] = now
-        self.has_told = True
+        self.reported[found.state] = now
+        self.has_reported = True
         return Alert(_KINDS.get(found.state, "verdict"), f"{before} → {found.state}: {found.text}")
 
     def _clear(self, now: float) -> Alert | None:
-        self.told = {state: t for state, t in self.told.items() if state in _REPEATED and now - t < REPEAT_S}
-        worst, has_told = self.worst, self.has_told
-        self.worst, self.has_told = WELL, False
-        if worst == WELL or not has_told:
+        self.reported = {state: t for state, t in self.reported.items() if state in _REPEATED and now - t < REPEAT_S}
+        worst, has_reported = self.worst, self.has_reported
+        self.worst, self.has_reported = WELL, False
+        if worst == WELL or not has_reported:
             return None
         return Alert(_KINDS[WELL], f"{worst} → {WELL}: it has been well for {span_words(CLEAR_S)}")
 
     def as_facts(self) -> dict[str, Any]:
         return {
-            "told": self.told,
+            "reported": self.reported,
             "worst": self.worst,
-            "has_told": self.has_told,
+            "has_reported": self.has_reported,
             "bad_at": self.bad_at if math.isfinite(self.bad_at) else None,
         }
 
@@ -185,7 +185,7 @@ class Announcer:
     def restore(cls, facts: Mapping[str, Any] | None) -> Announcer:
         if not facts:
             return cls()
-        told = {str(state): float(t) for state, t in facts["told"].items() if state in _RANKS}
+        reported = {str(state): float(t) for state, t in facts["reported"].items() if state in _RANKS}
         worst = facts["worst"] if facts["worst"] in _RANKS else WELL
         bad_at = -math.inf if facts["bad_at"] is None else float(facts["bad_at"])
-        return cls(told, worst, bool(facts["has_told"]), bad_at)
+        return cls(reported, worst, bool(facts["has_reported"]), bad_at)

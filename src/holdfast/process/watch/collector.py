@@ -1,6 +1,6 @@
 """Samples the watched processes in rounds: counts every round, kinds every minute, snapshots as their cost allows.
 
-A target is what is watched under one label: a pid, a process that --name finds, or one copy of a supervisor. When its
+A target is what is watched under one label: a pid, a process that --name finds, or one worker of a supervisor. When its
 process is replaced, by a supervisor, by systemd or by hand, the target goes on with the new one.
 """
 
@@ -29,8 +29,8 @@ from .alerts import SUCCESSOR_S, VerdictHold, condition_of
 from .database import StoredTarget
 from .documents import public_facts, with_history
 from .finder import RoundLog, Selection, TargetFinder, tiers_of
-from .state import MOST_EVENTS, EventState, GuardFacts, StateDocument, TargetState, state_document
-from .store import MOST_TARGETS, Batch, Store
+from .state import MAX_EVENTS, EventState, GuardFacts, StateDocument, TargetState, state_document
+from .store import MAX_TARGETS, Batch, Store
 from .target import (
     Target,
     alert_facts,
@@ -48,7 +48,7 @@ from .tree import clip
 _KINDS_EVERY_S = 60.0
 _FACTS_EVERY_S = 15.0
 _GUARD_EVERY_S = 15.0
-_MOST_GUARD_PIDS = 64
+_MAX_GUARD_PIDS = 64
 _HOLDERS_EVERY_S = 900.0
 _HOLDERS_WITHIN_S = 3.0
 _SHOWN_HOLDERS = 3
@@ -162,7 +162,7 @@ class WatchCollector:
         """What watch cannot do at the moment."""
         found = [*self.problems, self.store.problem]
         if self._finder.is_full:
-            found.append(f"only {MOST_TARGETS} processes are watched, more were found: use a longer --name")
+            found.append(f"only {MAX_TARGETS} processes are watched, more were found: use a longer --name")
         return [problem for problem in found if problem]
 
     def has_seen(self, name: str) -> bool:
@@ -219,7 +219,7 @@ class WatchCollector:
         if died_of_exhaustion(target):
             target.verdict = Verdict.EXHAUSTED
         if not self._finder.is_followed(target):
-            self._log.tell(target.label, "end", f"pid {target.root.pid} ended{last_words(target)}")
+            self._log.report(target.label, "end", f"pid {target.root.pid} ended{last_words(target)}")
         target.facts = target.facts or self._facts(target)
         target.facts = target.facts | ended_facts(target)
         self._write_facts(target)
@@ -294,8 +294,8 @@ class WatchCollector:
         target.is_judged = True
         if verdict != before and not {before, verdict} <= CALM:
             why = subject.diagnosis.evidence[0] if subject.diagnosis.evidence else ""
-            said = verdict.value if is_first else f"{before.value} → {verdict.value}"
-            self._log.tell(target.label, "verdict", f"{said}: {why}")
+            change = verdict.value if is_first else f"{before.value} → {verdict.value}"
+            self._log.report(target.label, "verdict", f"{change}: {why}")
         if SEVERITY[verdict] < SEVERITY[Verdict.GROWING]:
             target.held_by = []
         elif self._log.now >= target.held_at_s + _HOLDERS_EVERY_S and subject.suspects:
@@ -305,7 +305,7 @@ class WatchCollector:
         """Notices a restart loop, and decides whether there is news for a person."""
         before = target.window.sentence
         if target.window.step(self._log.now, target.restarts) and not before:
-            self._log.tell(target.label, "loop", target.window.sentence)
+            self._log.report(target.label, "loop", target.window.sentence)
         found = condition_of(
             loop=target.window.sentence,
             is_alive=target.alive,
@@ -354,13 +354,13 @@ class WatchCollector:
         limit, fds = finite(subject.diagnosis.soft), subject.diagnosis.fds
         is_reserve = target.page is not None and is_guard_reserve(limit, target.limit, finite(subject.diagnosis.hard))
         if limit is not None and target.limit is not None and limit != target.limit and not is_reserve:
-            self._log.tell(target.label, "limit", f"its soft limit is {limit:,} now; it was {target.limit:,}")
+            self._log.report(target.label, "limit", f"its soft limit is {limit:,} now; it was {target.limit:,}")
         target.limit = limit if limit is not None else target.limit
         if limit and fds is not None:
             ratio = fds / limit
             if not target.nearly_full and ratio >= _NEARLY_FULL:
                 target.nearly_full = True
-                self._log.tell(target.label, "limit", f"it holds {fds:,} of {limit:,} descriptors")
+                self._log.report(target.label, "limit", f"it holds {fds:,} of {limit:,} descriptors")
             elif ratio < _NOT_FULL:
                 target.nearly_full = False
 
@@ -389,7 +389,7 @@ class WatchCollector:
             return read_heartbeat(target.root.pid, self._procfs) if has_page else None
         target.guard_at_s = self._log.now
         users = {target.root: target.uid}
-        for one in [] if target.tree is None else list(target.tree.processes.values())[:_MOST_GUARD_PIDS]:
+        for one in [] if target.tree is None else list(target.tree.processes.values())[:_MAX_GUARD_PIDS]:
             users.setdefault(one.identity, one.snapshot.process.uid)
         for identity, uid in users.items():
             found = read_heartbeat(identity.pid, self._procfs) if self._pages.has(identity, uid) else None
@@ -405,9 +405,9 @@ class WatchCollector:
         if now == was or {was, now} <= {"starting", "ok"}:
             return
         if now == "draining":
-            self._log.tell(target.label, "drain", guard["sentence"])
+            self._log.report(target.label, "drain", guard["sentence"])
         else:
-            self._log.tell(target.label, "health", f"{was} → {now}: {guard['sentence']}")
+            self._log.report(target.label, "health", f"{was} → {now}: {guard['sentence']}")
 
     # ---- what is written and served
 
@@ -459,7 +459,7 @@ class WatchCollector:
             every_s=self.every_s,
             since=self.since,
             targets=targets,
-            events=self.store.events(MOST_EVENTS) if history else (),
+            events=self.store.events(MAX_EVENTS) if history else (),
             problems=self.all_problems,
         )
 

@@ -1,6 +1,6 @@
 """The SQLite file of a watch: its schema, how it is opened and checked, and how it is read.
 
-A file that is damaged is told from one that is not a watch's: the first is moved aside, the second is left alone.
+A damaged file is distinguished from one that is not a watch's: the first is moved aside, the second is left alone.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class StoredTarget:
 
 
 class StoredPoint(NamedTuple):
-    """A point of the series of a target; `process` says which of its processes it is of."""
+    """A point of the series of a target; `process` is the one of its processes that it is of."""
 
     point: Point
     process: int
@@ -240,7 +240,7 @@ def move_aside(path: Path, error: InputError, now: float) -> Path:
 
 
 def check_file(path: Path) -> None:
-    """InputError: it is no regular file, or not SQLite; SQLite, which would say that, removes the journals first."""
+    """InputError: it is no regular file, or not SQLite; SQLite, which would report that, removes the journals first."""
     if path.exists() and not path.is_file():
         raise InputError(f"{path}: cannot open the database: {_why_not(path)}")
     with contextlib.suppress(OSError), open(path, "rb") as file:
@@ -358,9 +358,9 @@ def read_kinds(db: sqlite3.Connection, target: int) -> list[tuple[float, dict[st
     return found
 
 
-def read_events(db: sqlite3.Connection, most: int) -> list[EventState]:
+def read_events(db: sqlite3.Connection, maximum: int) -> list[EventState]:
     """Returns the last events, oldest first."""
-    rows = db.execute("SELECT t, target, kind, text FROM events ORDER BY id DESC LIMIT ?", (most,)).fetchall()
+    rows = db.execute("SELECT t, target, kind, text FROM events ORDER BY id DESC LIMIT ?", (maximum,)).fetchall()
     return [EventState(t=t, target=target, kind=kind, text=text) for t, target, kind, text in reversed(rows)]
 
 

@@ -28,7 +28,7 @@ from .state import (
     state_document,
     trend_lines,
 )
-from .store import MOST_EVENTS
+from .store import MAX_EVENTS
 
 # Facts that the document does not have: what the collector needs to go on after a restart begins with an underscore.
 _PRIVATE = "_"
@@ -103,7 +103,7 @@ def load_state(path: Path) -> StateDocument:
                 facts["fds"] = points[-1].point.fds
             targets.append(with_history(facts, points, one.process, read_kinds(db, one.id), at))
             now = max(now, at)
-        events = read_events(db, MOST_EVENTS)
+        events = read_events(db, MAX_EVENTS)
         since = read_fact(db, "since")
         now = max(now, events[-1]["t"] if events else -math.inf)
         now = now if math.isfinite(now) else float(since or 0.0)

@@ -1,4 +1,4 @@
-"""Finds the processes to watch: by pid, by --name, and as the copies of a supervisor; and gives each a target.
+"""Finds the processes to watch: by pid, by --name, and as the workers of a supervisor; and gives each a target.
 
 A process that takes the place of one that has ended continues its target, also if watch itself was restarted meanwhile.
 """
@@ -19,12 +19,12 @@ from ...procfs.procfs import REAL, ProcFS, read_or_none, readlink_or_none
 from ..doctor.model import Sample, Verdict
 from ..doctor.sampler import Series, Tier, Watch, tiers_for
 from ..guard.heartbeat import read_heartbeat
-from ..guard.supervisor.status import CopyState, SupervisorStatus, read_supervisor_status
+from ..guard.supervisor.status import SupervisorStatus, read_supervisor_status
 from .alerts import Announcer, RestartWindow, VerdictHold
 from .database import DamagedDatabaseError, StoredTarget, reading_facts
 from .names import TargetKey, find_successor, parse_key, short_name, unique_label
 from .state import EventState
-from .store import MOST_TARGETS, Batch, Store, boot_id
+from .store import MAX_TARGETS, Batch, Store, boot_id
 from .target import Target, end_reason, facts_of, parse_profile
 from .tree import TreeModel, clip
 
@@ -33,7 +33,7 @@ _YOUNG_S = 3.0
 # A supervisor writes its status shortly after its start.
 _STATUS_WITHIN_S = 5.0
 _LATE_S = 2.0  # start times are rounded
-_MOST_ANCESTORS = 64
+_MAX_ANCESTORS = 64
 _NAMES_LATEST_S = 120.0
 _REST = 500
 _NAMES_EVERY_S = 5.0
@@ -45,7 +45,7 @@ _SUPERVISOR_EVENTS = {
     "term": "health",
     "kill": "health",
 }
-# Commands of holdfast name the process that they look at: they are not meant by --name.
+# Commands of holdfast name the process that they observe: they are not meant by --name.
 _LOOKS_ON = re.compile(r"\bholdfast (watch|doctor|top|rescue|report|trace --attach)\b")
 
 
@@ -67,10 +67,10 @@ class Selection:
 
 @dataclass(slots=True, kw_only=True)
 class Followed:
-    """The targets of a supervisor, by the number of the copy, and the time of its last event that was told."""
+    """The targets of a supervisor, by the number of the worker, and the time of its last event that was reported."""
 
     events_until: float
-    copies: dict[int, Target] = field(default_factory=dict)
+    workers: dict[int, Target] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class RoundLog:
     events: list[EventState] = field(default_factory=list)
     messages: list[EventState] = field(default_factory=list)  # for --notify and --webhook
 
-    def tell(self, target: str, kind: str, text: str) -> None:
+    def report(self, target: str, kind: str, text: str) -> None:
         self.events.append(EventState(t=self.wall, target=target, kind=kind, text=clip(one_line(text))))
 
 
@@ -183,7 +183,7 @@ class TargetFinder:
         own, parent = self._procfs.own_pid(), process.ppid
         if _LOOKS_ON.search(process.cmdline) or self._reads_output(process.pid, own):
             return True
-        for _ in range(_MOST_ANCESTORS):
+        for _ in range(_MAX_ANCESTORS):
             if parent is None or parent <= 1 or parent == own:
                 break
             seen = read_stat(self._procfs, parent)
@@ -214,7 +214,7 @@ class TargetFinder:
         return True
 
     def _follow(self, identity: Identity) -> None:
-        """Gives each copy of a supervisor a target."""
+        """Gives each worker of a supervisor a target."""
         status = read_supervisor_status(identity.pid, self._procfs)
         followed = self.supervisors[identity]
         if status is None or status.identity != identity:
@@ -228,38 +228,38 @@ class TargetFinder:
         name = "" if status.name == program else one_line(status.name)
         for worker in status.workers:
             process = read_process(self._procfs, worker.pid) if worker.pid else None
-            target = followed.copies.get(worker.copy)
+            target = followed.workers.get(worker.worker)
             is_first = target is None
-            key = TargetKey(f"copy:{worker.copy}", command, name)
+            key = TargetKey(f"worker:{worker.worker}", command, name)
             if process is not None and process.state not in "ZX":
                 if target.root != process.identity if target else self._has_room():
-                    target = followed.copies[worker.copy] = self._begin(key, process, continues=target)
+                    target = followed.workers[worker.worker] = self._begin(key, process, continues=target)
             elif target is None and self._has_room():
-                target = followed.copies[worker.copy] = self._expect(key, Process(pid=worker.pid, cmdline=command))
+                target = followed.workers[worker.worker] = self._expect(key, Process(pid=worker.pid, cmdline=command))
             if target is None:
                 continue
             if is_first:
                 target.window = RestartWindow(worker.restarts)  # those before may be of last week
             target.restarts = dict(worker.restarts)
-            target.is_given_up = worker.state in (CopyState.FAILED, CopyState.DONE)
+            target.is_given_up = worker.state.is_final
         self._add_supervisor_events(followed, status)
 
     def _add_supervisor_events(self, followed: Followed, status: SupervisorStatus) -> None:
-        """Tells what the supervisor said: it knows exit codes and reasons, which cannot be seen from here."""
-        states = {worker.copy: worker.state for worker in status.workers}
+        """Reports the supervisor's events: it knows exit codes and reasons, which cannot be seen from here."""
+        given_up = {worker.worker for worker in status.workers if worker.state.is_final}
         for event in status.events:
-            target = followed.copies.get(event.copy)
+            target = followed.workers.get(event.worker)
             if event.t <= followed.events_until or target is None or event.kind not in _SUPERVISOR_EVENTS:
                 continue
             kind = _SUPERVISOR_EVENTS[event.kind]
-            if kind == "restart" and states.get(event.copy) in (CopyState.FAILED, CopyState.DONE):
+            if kind == "restart" and event.worker in given_up:
                 kind = "end"
             text = clip(one_line(event.text))
             self._log.events.append(EventState(t=event.t, target=target.label, kind=kind, text=text))
         followed.events_until = max((event.t for event in status.events), default=followed.events_until)
 
     def is_followed(self, target: Target) -> bool:
-        return any(target in one.copies.values() for one in self.supervisors.values())
+        return any(target in one.workers.values() for one in self.supervisors.values())
 
     def _begin(self, key: TargetKey, process: Process, continues: Target | None = None) -> Target:
         """Watches a process as a new target, or as the next process of one whose process has ended."""
@@ -275,12 +275,12 @@ class TargetFinder:
         target = continues or (same[0] if same else None) or find_successor(key, known)
         if target is None:
             target = self._new_target(key, process)
-            self._log.tell(target.label, "start", f"pid {process.pid}: {process.cmdline or process.comm}")
+            self._log.report(target.label, "start", f"pid {process.pid}: {process.cmdline or process.comm}")
         elif target.root == process.identity and target.boot == self._boot:
             self._resume(target)
-            self._log.tell(target.label, "start", f"pid {process.pid} is watched again")
+            self._log.report(target.label, "start", f"pid {process.pid} is watched again")
         else:
-            self._replace(target, process, is_copy=key.source.startswith("copy:"))
+            self._replace(target, process, is_supervised=key.source.startswith("worker:"))
         if self._selection.label and not target.named:
             self.rename(target, self._selection.label)
         target.key = key
@@ -298,7 +298,7 @@ class TargetFinder:
         return target
 
     def _expect(self, key: TargetKey, process: Process) -> Target:
-        """Makes a target of a copy that does not run now: one that ends right after its start may never be seen."""
+        """Makes a target of a worker that does not run now: one that ends right after its start may never be seen."""
         key = key._replace(short=key.short or short_name(process.cmdline))
         target = find_successor(key, [one for one in self.targets if not one.alive])
         if target is None:
@@ -309,11 +309,11 @@ class TargetFinder:
         return target
 
     def _has_room(self) -> bool:
-        self.is_full = len(self.targets) >= MOST_TARGETS and all(one.alive for one in self.targets)
+        self.is_full = len(self.targets) >= MAX_TARGETS and all(one.alive for one in self.targets)
         return not self.is_full
 
     def _new_target(self, key: TargetKey, process: Process) -> Target:
-        if len(self.targets) >= MOST_TARGETS:
+        if len(self.targets) >= MAX_TARGETS:
             self._drop_oldest()
         page = read_heartbeat(process.pid, self._procfs)
         given = self._selection.label
@@ -336,10 +336,10 @@ class TargetFinder:
         self.targets.remove(oldest)
         self._log.batch.drop_target(oldest.id)
 
-    def _replace(self, target: Target, process: Process, *, is_copy: bool) -> None:
+    def _replace(self, target: Target, process: Process, *, is_supervised: bool) -> None:
         old = target.root.pid
         reason = end_reason(target)
-        if not is_copy:  # a supervisor counts them itself
+        if not is_supervised:  # a supervisor counts them itself
             target.restarts = dict(Counter(target.restarts) + Counter({reason: 1}))
         target.root, target.boot = process.identity, self._boot
         target.process += 1
@@ -352,8 +352,8 @@ class TargetFinder:
         target.facts = {}
         target.verdict, target.hold, target.is_judged = Verdict.OK, VerdictHold(), False
         target.limit, target.nearly_full = None, False
-        if not is_copy:
-            self._log.tell(target.label, "restart", f"{reason}: pid {process.pid} took the place of pid {old}")
+        if not is_supervised:
+            self._log.report(target.label, "restart", f"{reason}: pid {process.pid} took the place of pid {old}")
 
     # ---- after watch itself was restarted
 

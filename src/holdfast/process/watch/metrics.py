@@ -44,7 +44,7 @@ FAMILIES = (
     Family("process_tree_processes", "gauge", "Processes in the tree of the target."),
     Family("process_start_time_seconds", "gauge", "When the process of the target started."),
     Family("leak_verdict", "gauge", "The verdict on the target: 1 for the present one, 0 for the others."),
-    Family("worker_health", "gauge", "What the Guard's heartbeat says: 1 for the present state, 0 for the others."),
+    Family("worker_health", "gauge", "The state of the Guard's heartbeat: 1 for the present state, 0 for the others."),
     Family(
         "last_success_timestamp_seconds",
         "gauge",

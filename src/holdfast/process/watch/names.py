@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol, TypeVar
 from ..._util.text import one_line
 from ...procfs.processes import is_shell_command, is_wrapper
 
-_MOST = 64
-_MOST_WRAPPERS = 4
+_MAX = 64
+_MAX_WRAPPERS = 4
 _INTERPRETER = re.compile(r"(python|pypy)[\d.]*w?|(ba|da|z|k)?sh|node|perl|ruby|java")
 _SETS_UP = re.compile(r"\.|cd|echo|export|set|source|test|trap|true|ulimit|umask")
 _WRAPPER_OPTION_WITH_VALUE = frozenset({"-u", "-g", "-n", "-k", "-s", "-C", "-o", "-e"})
@@ -26,7 +26,7 @@ def short_name(command: str, name: str = "") -> str:
     `timeout 60 bash -c 'cd /srv && python train.py'` is `train.py`.
     """
     words = one_line(command).split(" ")
-    for _ in range(_MOST_WRAPPERS):
+    for _ in range(_MAX_WRAPPERS):
         if not is_wrapper(" ".join(words)) or not (inner := _unwrapped(words)):
             break
         words = inner
@@ -34,7 +34,7 @@ def short_name(command: str, name: str = "") -> str:
     if _INTERPRETER.fullmatch(program):
         program = _script(words[1:]) or program
     program = program.strip(":") or one_line(name) or "process"
-    return program[:_MOST]
+    return program[:_MAX]
 
 
 def _unwrapped(words: list[str]) -> list[str]:
@@ -69,7 +69,7 @@ def _script(words: list[str]) -> str:
 
 def unique_label(wanted: str, taken: Collection[str]) -> str:
     """Returns `worker`, or `worker-2`, `worker-3`, … if that is taken."""
-    wanted = one_line(wanted)[:_MOST] or "process"
+    wanted = one_line(wanted)[:_MAX] or "process"
     if wanted not in taken:
         return wanted
     number = 2
@@ -81,7 +81,7 @@ def unique_label(wanted: str, taken: Collection[str]) -> str:
 class TargetKey(NamedTuple):
     """How a target is recognised after a restart, of its process or of watch.
 
-    source   "pid", "name:TEXT" for --name, "copy:N" for a copy of a supervisor
+    source   "pid", "name:TEXT" for --name, "worker:N" for a worker of a supervisor
     command  its command line, shortened
     short    its short name
     """
@@ -110,12 +110,14 @@ T = TypeVar("T", bound=HasKey)
 def find_successor(key: TargetKey, ended: Iterable[T]) -> T | None:
     """Returns the ended target that a new process continues: of the same command, else of the same name and source.
 
-    A copy of a supervisor continues itself only. A pid was asked for in person: only the same command will do.
+    A worker of a supervisor continues itself only. A pid was asked for in person: only the same command will do.
     """
     there = list(ended)
-    is_copy = key.source.startswith("copy:")
-    same = [one for one in there if one.key.command == key.command and one.key.source.startswith("copy:") == is_copy]
-    if is_copy:
+    is_supervised = key.source.startswith("worker:")
+    same = [
+        one for one in there if one.key.command == key.command and one.key.source.startswith("worker:") == is_supervised
+    ]
+    if is_supervised:
         same = [one for one in same if one.key.source == key.source]
     elif not same and key.source != "pid":
         same = [one for one in there if (one.key.source, one.key.short) == (key.source, key.short)]

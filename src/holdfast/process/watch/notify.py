@@ -1,7 +1,7 @@
 """Sends messages: runs a command with JSON on its stdin, and posts the same JSON to a URL.
 
 A thread of its own does it, one event after the other, so that a command that hangs or a server that does not answer
-delays no sample. At most `_MOST_WAITING` events wait; of more, the oldest are dropped and counted.
+delays no sample. At most `_MAX_WAITING` events wait; of more, the oldest are dropped and counted.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ..._util.text import one_line
 from ...errors import InputError
 from .state import EventState
 
-_MOST_WAITING = 100
+_MAX_WAITING = 100
 COMMAND_S = 30.0
 WEBHOOK_S = 10.0
 _TRIES = 3
 _BETWEEN_S = 2.0
-_MOST_ERROR = 200
+_MAX_ERROR = 200
 
 
 def check_webhook(url: str) -> str:
@@ -46,7 +46,7 @@ def check_webhook(url: str) -> str:
 
 
 class Notifier:
-    """Runs `command` (by the shell) and posts to `webhook` for every event it is told.
+    """Runs `command` (by the shell) and posts to `webhook` for every event it gets.
 
     `report(sentence)` is called, from the thread, for what failed.
     """
@@ -77,12 +77,12 @@ class Notifier:
             self._thread = threading.Thread(target=self._run, name="holdfast-watch-notify", daemon=True)
             self._thread.start()
 
-    def tell(self, event: EventState, facts: Mapping[str, Any]) -> None:
+    def send(self, event: EventState, facts: Mapping[str, Any]) -> None:
         """Queues an event; `facts` are those of its target. It returns at once."""
         if self._thread is None:
             return
         with self._changed:
-            if len(self._waiting) >= _MOST_WAITING:
+            if len(self._waiting) >= _MAX_WAITING:
                 self._waiting.popleft()
                 self.dropped += 1
                 is_first = self.dropped == 1
@@ -91,7 +91,7 @@ class Notifier:
             self._waiting.append(message_of(event, facts))
             self._changed.notify_all()
         if is_first:
-            self._report(f"more than {_MOST_WAITING} events wait to be announced: the oldest are dropped from now on")
+            self._report(f"more than {_MAX_WAITING} events wait to be announced: the oldest are dropped from now on")
 
     def close(self, within_s: float = 5.0) -> None:
         """Gives what waits a moment, then ends the command that runs."""
@@ -241,4 +241,4 @@ def post_json(url: str, message: Mapping[str, Any], timeout_s: float) -> tuple[s
             return f"the server answered {error.code}", error.code < 500 and error.code not in (408, 429)
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
-        return f"cannot post: {one_line(str(reason))[:_MOST_ERROR]}", False
+        return f"cannot post: {one_line(str(reason))[:_MAX_ERROR]}", False

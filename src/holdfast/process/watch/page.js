@@ -84,7 +84,7 @@
     OK: ["good", "check", 0], UNCLEAR: ["calm", "question", 1], SETTLING: ["calm", "settle", 2], GROWING: ["warn", "grow", 3],
     LEAK: ["bad", "drop", 4], EXHAUSTED: ["bad", "cross", 6],
   };
-  const ILL = ["stopped", "frozen", "hung", "dark"];
+  const ILL = ["stopped", "frozen", "hung", "failing"];
 
   /**
    * What to say of a target in one word. What died because it had no descriptor left, or is restarted again and again,

@@ -64,8 +64,8 @@ def _missing(document: StateDocument, names: Sequence[str], target: str | None) 
     if target is not None:
         return []
     there = {one["source"].removeprefix("name:") for one in document["targets"] if one["alive"]}
-    copies = any(one["source"].startswith("copy:") and one["alive"] for one in document["targets"])
-    return [f"no process has {name!r} in its command line" for name in names if name not in there and not copies]
+    workers = any(one["source"].startswith("worker:") and one["alive"] for one in document["targets"])
+    return [f"no process has {name!r} in its command line" for name in names if name not in there and not workers]
 
 
 def _illness(one: TargetState, eta_s: float) -> list[str]:

@@ -45,17 +45,17 @@ from .collector import Published, WatchCollector
 from .metrics import CONTENT_TYPE, render_metrics
 from .probe import UNHEALTHY_ETA_S, ProbeAnswer, check_health, check_readiness
 from .report_page import PAGE, page_part
-from .state import MOST_EVENTS
+from .state import MAX_EVENTS
 
 DEFAULT_PORT = 9321
 LEAST_TOKEN = 16
-MOST_CONNECTIONS = 64
-_MOST_HEAD_BYTES = 64 << 10
+MAX_CONNECTIONS = 64
+_MAX_HEAD_BYTES = 64 << 10
 _IDLE_S = 10
 _ANSWER_S = 60
 _POLL_S = 0.2
 _PIECE_BYTES = 64 << 10
-_MOST_UNREAD_BYTES = 1 << 20
+_MAX_UNREAD_BYTES = 1 << 20
 _RESET = struct.pack("ii", 1, 0)
 _HEADERS = {
     "Content-Security-Policy": (
@@ -203,11 +203,11 @@ def _json(facts: Any, status: int = 200) -> HttpAnswer:
 def read_request(file: io.BufferedIOBase) -> HttpRequest | HttpAnswer | None:
     """Returns the next request, the answer to what is none, or None at the end of the connection."""
     head = b""
-    while line := file.readline(_MOST_HEAD_BYTES - len(head)):
+    while line := file.readline(_MAX_HEAD_BYTES - len(head)):
         if line.strip() or head:  # an empty line before a request is ignored
             head += line
-        if len(head) == _MOST_HEAD_BYTES:
-            return _plain(431, f"expected headers of less than {_MOST_HEAD_BYTES} bytes\n")
+        if len(head) == _MAX_HEAD_BYTES:
+            return _plain(431, f"expected headers of less than {_MAX_HEAD_BYTES} bytes\n")
         if head and not line.strip():
             break
     else:
@@ -374,7 +374,7 @@ class WatchApp:
             start = float(since)
         except ValueError:
             return _json({"error": f"expected since=SECONDS, got {since!r}"}, 400)
-        events = [one for one in self._collector.store.events(MOST_EVENTS) if one["t"] > start]
+        events = [one for one in self._collector.store.events(MAX_EVENTS) if one["t"] > start]
         only = request.parameter("target")
         return _json({"events": [one for one in events if only in (None, one["target"])]})
 
@@ -453,7 +453,7 @@ class _Connection:
         """Reads what the client still sends: closing before would reset the connection, and could lose the answer."""
         self._expect(_IDLE_S, is_answering=False)
         self._socket.shutdown(socket.SHUT_WR)
-        left = _MOST_UNREAD_BYTES
+        left = _MAX_UNREAD_BYTES
         while left > 0 and (data := file.read1(_PIECE_BYTES)):
             left -= len(data)
 
@@ -462,7 +462,7 @@ class WatchServer(socketserver.TCPServer):
     """Serves from threads until `close`. `url` is where."""
 
     allow_reuse_address = True
-    request_queue_size = MOST_CONNECTIONS
+    request_queue_size = MAX_CONNECTIONS
 
     def __init__(
         self,
@@ -503,9 +503,9 @@ class WatchServer(socketserver.TCPServer):
         made = _Connection(request, self._app, self._forget)
         with self._changed:
             others = [one for one in self._connections if not one.is_cut_off]
-            if len(others) >= MOST_CONNECTIONS:
+            if len(others) >= MAX_CONNECTIONS:
                 min(others, key=lambda one: (one.is_answering, one.since_s)).cut_off()
-            if len(self._connections) >= 2 * MOST_CONNECTIONS:  # those that were cut off are still at work
+            if len(self._connections) >= 2 * MAX_CONNECTIONS:  # those that were cut off are still at work
                 raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
             made.thread.start()
             self._connections.add(made)

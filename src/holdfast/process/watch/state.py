@@ -17,10 +17,10 @@ from ..doctor.model import Trend, Verdict
 
 VERSION = 1
 # More points than pixels of a chart show nothing more.
-MOST_POINTS = 1000
-MOST_EVENTS = 500
-MOST_DEAD = 50
-MOST_JOBS = 256
+MAX_POINTS = 1000
+MAX_EVENTS = 500
+MAX_DEAD = 50
+MAX_JOBS = 256
 # A forecast far beyond the samples would squeeze them into one corner of the chart.
 _AHEAD = 3.0
 # The ranges that the page offers, as ages.
@@ -67,7 +67,7 @@ class GuardFacts(TypedDict):
 
     pid: int
     name: str
-    health: str  # starting, ok, draining, stopped, frozen, hung, dark
+    health: str  # starting, ok, draining, stopped, frozen, hung, failing
     sentence: str
     state: str  # starting, running, draining, ended
     jobs_done: int
@@ -116,7 +116,7 @@ class TargetState(TypedDict):
     """One target. The counts are those of the process `about`: the worst of its tree, mostly `pid` itself."""
 
     target: str
-    source: str  # "pid", "name:TEXT" for --name TEXT, "copy:N" of a supervisor
+    source: str  # "pid", "name:TEXT" for --name TEXT, "worker:N" of a supervisor
     pid: int
     about: int
     command: str
@@ -145,7 +145,7 @@ class TargetState(TypedDict):
     dead: list[DeadEnd]
     guard: GuardFacts | None
     restarts: dict[str, int]
-    restart_loop: str | None  # says so, if it is in one
+    restart_loop: str | None  # a sentence, if it is in one
     series: SeriesState
     kind_series: KindSeries
     baseline: BaselineState
@@ -160,7 +160,7 @@ class EventState(TypedDict):
 
 
 class StateDocument(TypedDict):
-    """`problems` says what watch itself cannot do at the moment, such as writing to a full disk."""
+    """`problems` is what watch itself cannot do at the moment, such as writing to a full disk."""
 
     version: int
     now: float
@@ -198,7 +198,7 @@ def state_document(
         sentence=summary_of(targets),
         problems=list(problems),
         targets=list(targets),
-        events=list(events)[-MOST_EVENTS:],
+        events=list(events)[-MAX_EVENTS:],
     )
 
 
@@ -234,16 +234,16 @@ def summary_of(targets: Sequence[TargetState]) -> str:
     if not living:
         end = f"{targets[0]['target']} has ended" if len(targets) == 1 else f"all {len(targets)} targets have ended"
         return "; ".join(parts) if len(targets) == 1 and parts else "; ".join([*parts, end])
-    dark = [one for one in living if one["guard"] is not None and one["guard"]["health"] in _ILL]
+    ill = [one for one in living if one["guard"] is not None and one["guard"]["health"] in _ILL]
     worst = max(living, key=lambda one: SEVERITY[Verdict(one["verdict"])])
     is_bad = SEVERITY[Verdict(worst["verdict"])] >= SEVERITY[Verdict.GROWING]
     if is_bad:
         like = sum(one["verdict"] == worst["verdict"] for one in living)
         parts.append(_bad_words(worst) + (f"; {like} of {counted(len(living), 'target')}" if len(living) > 1 else ""))
-    if dark:
-        first = dark[0]
+    if ill:
+        first = ill[0]
         assert first["guard"] is not None
-        more = f", and {len(dark) - 1} more" if len(dark) > 1 else ""
+        more = f", and {len(ill) - 1} more" if len(ill) > 1 else ""
         parts.append(f"{first['target']}: {first['guard']['sentence']}{more}")
     if not parts:
         one = living[0]
@@ -261,7 +261,7 @@ def _dead_or_looping(targets: Sequence[TargetState]) -> list[str]:
     return [found[0] + (f", and {len(found) - 1} more" if len(found) > 1 else "") for found in (dead, loops) if found]
 
 
-_ILL = frozenset({"stopped", "frozen", "hung", "dark"})
+_ILL = frozenset({"stopped", "frozen", "hung", "failing"})
 
 
 def _bad_words(one: TargetState) -> str:
@@ -290,34 +290,34 @@ class Point(NamedTuple):
     children: int | None = None
 
 
-def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
-    """Merges neighbours until at most `most` points remain; each keeps the extremes of what it stands for.
+def thin(points: Sequence[Point], maximum: int = MAX_POINTS) -> list[Point]:
+    """Merges neighbours until at most `maximum` points remain; each keeps the extremes of what it stands for.
 
-    The last hour has as many points as the time before it, up to six hours, and so on: whoever looks at the last hour
+    The last hour has as many points as the time before it, up to six hours, and so on: whoever reads the last hour
     of a month sees more than one point.
     """
-    if len(points) <= most:
+    if len(points) <= maximum:
         return list(points)
     end = points[-1].t
     kept: list[Point] = []
     begin = 0
     for age_s in _AGES_S:
         until = bisect_right(points, end - age_s, lo=begin, key=attrgetter("t")) if age_s else len(points)
-        kept += _merged(points[begin:until], most // len(_AGES_S))
+        kept += _merged(points[begin:until], maximum // len(_AGES_S))
         begin = until
     return kept
 
 
-def _merged(points: Sequence[Point], most: int) -> list[Point]:
+def _merged(points: Sequence[Point], maximum: int) -> list[Point]:
     """Merges the points of equal spans of time."""
-    if len(points) <= most:
+    if len(points) <= maximum:
         return list(points)
     start, end = points[0].t, points[-1].t
-    width = max((end - start) / most, 1e-9)
+    width = max((end - start) / maximum, 1e-9)
     merged: list[Point] = []
     last_bin = -1
     for point in points:
-        at = min(int((point.t - start) / width), most - 1)
+        at = min(int((point.t - start) / width), maximum - 1)
         if at != last_bin:
             merged.append(point)
             last_bin = at
@@ -354,9 +354,9 @@ def series_state(points: Sequence[Point]) -> SeriesState:
     )
 
 
-def kind_series(samples: Sequence[tuple[float, dict[str, int]]], most: int = MOST_POINTS) -> KindSeries:
+def kind_series(samples: Sequence[tuple[float, dict[str, int]]], maximum: int = MAX_POINTS) -> KindSeries:
     """Makes one list per kind, all as long as `t`; thins by leaving out, from the last one backwards."""
-    step = -(-len(samples) // most) if samples else 1
+    step = -(-len(samples) // maximum) if samples else 1
     kept = list(samples)[::-step][::-1]
     names = dict.fromkeys(name for _, kinds in reversed(kept) for name in kinds)
     return KindSeries(

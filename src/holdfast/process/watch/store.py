@@ -3,12 +3,12 @@
 Every sample is written to three tiers at once: as it is for 720 samples (an hour at 5 s), as one row a minute for two
 days, and as one row per quarter of an hour for 30 days. A row has the lowest and the highest count of its span, so that
 thinning keeps both the baseline and the peaks. The number of rows of a target is bounded, and so is the number of
-targets: a file has at most `TARGET_BYTES` for each of `MOST_TARGETS` targets.
+targets: a file has at most `TARGET_BYTES` for each of `MAX_TARGETS` targets.
 
 The file is in WAL mode with `synchronous=NORMAL`: a killed watch loses nothing that it has written, a power failure may
 lose the last minutes but leaves a consistent file, and others may read while watch writes. When writing fails (the
-disk is full, the file was removed), the store goes on in memory, says so in `problem`, and tries again every minute.
-A damaged file is moved aside, and a new one takes its place: `notices` says so.
+disk is full, the file was removed), the store goes on in memory, reports it in `problem`, and tries again every minute.
+A damaged file is moved aside, and a new one takes its place: `notices` reports it.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ from .state import EventState, Point
 
 FINE_SAMPLES = 720
 KEEP_S = QUARTERS.keep_s
-MOST_TARGETS = 128
-MOST_EVENTS = 5000
+MAX_TARGETS = 128
+MAX_EVENTS = 5000
 # Measured over 30 simulated days: 1.0 MB, with a tree of 256 processes whose commands are long.
 TARGET_BYTES = 2 << 20
 
@@ -200,7 +200,7 @@ class Store:
                 row = (target, number, now - tier.keep_s, now + _FUTURE_S)
                 for table in ("samples", "kinds") if number else ("samples",):
                     self._db.execute(f"DELETE FROM {table} WHERE target = ? AND tier = ? AND (t < ? OR t > ?)", row)
-        self._db.execute("DELETE FROM events WHERE id <= (SELECT max(id) FROM events) - ?", (MOST_EVENTS,))
+        self._db.execute("DELETE FROM events WHERE id <= (SELECT max(id) FROM events) - ?", (MAX_EVENTS,))
         self._db.execute("DELETE FROM events WHERE t < ?", (now - KEEP_S,))
         self._db.execute("PRAGMA incremental_vacuum(64)")
 
@@ -388,9 +388,9 @@ class Store:
         with self._lock:
             return read_kinds(self._db, target)
 
-    def events(self, most: int) -> list[EventState]:
+    def events(self, maximum: int) -> list[EventState]:
         with self._lock:
-            return read_events(self._db, most)
+            return read_events(self._db, maximum)
 
     def fact(self, name: str) -> Any:
         with self._lock:

@@ -164,7 +164,7 @@ def ended_facts(target: Target) -> dict[str, Any]:
 
 
 def guard_facts(page: Heartbeat, found: HealthFinding) -> GuardFacts:
-    """Returns what the document says of a heartbeat page."""
+    """Returns the part of the document on a heartbeat page."""
     return GuardFacts(
         pid=page.pid,
         name=clip(one_line(page.name)),
@@ -196,7 +196,7 @@ def point_of(sample: Sample, offset: float) -> Point:
 
 
 def end_reason(target: Target) -> str:
-    """Returns why a process that was replaced has ended, as far as its Guard said so."""
+    """Returns why a process that was replaced has ended, as far as its Guard reported it."""
     page = target.page
     return "recycle" if page is not None and page.exit_code == RECYCLE else "unknown"
 
@@ -219,10 +219,10 @@ def last_words(target: Target) -> str:
 
 def _sentence(target: Target, about: Identity, diagnosis: Diagnosis) -> str:
     guard = target.guard
-    if guard is not None and guard["health"] in ("stopped", "frozen", "hung", "dark"):
+    if guard is not None and guard["health"] in ("stopped", "frozen", "hung", "failing"):
         return guard["sentence"]
-    said = diagnosis.evidence[0] if diagnosis.evidence else ""
-    return said if about == target.root else f"process {about.pid} below it: {said}"
+    evidence = diagnosis.evidence[0] if diagnosis.evidence else ""
+    return evidence if about == target.root else f"process {about.pid} below it: {evidence}"
 
 
 def _rounded(value: float) -> float:

@@ -24,7 +24,7 @@ from ..doctor.fd_profile import profiles_of, suspect_fds
 from ..doctor.model import Diagnosis, FdProfile, JobSample, Verdict
 from ..doctor.sampler import Series, Watch
 from ..doctor.trend import LEAST_RISE
-from .state import MOST_DEAD, DeadEnd, HeadroomState, TreeRow
+from .state import MAX_DEAD, DeadEnd, HeadroomState, TreeRow
 
 _REST = 500  # what took a millisecond is repeated after half a second at the earliest: 0.2 %
 _SCAN_EVERY_S = 30.0
@@ -32,13 +32,13 @@ _SCAN_SOONEST_S = 1.0
 _LATEST_S = 900.0
 _CLASSIFY_SOONEST_S = 1.0
 _MOVED = 32
-MOST_ROWS = 256
-MOST_TEXT = 500
+MAX_ROWS = 256
+MAX_TEXT = 500
 
 
-def clip(text: str, most: int = MOST_TEXT) -> str:
+def clip(text: str, maximum: int = MAX_TEXT) -> str:
     """Shortens a text: the command line of a process may have 2 MB."""
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return text if len(text) <= maximum else text[: maximum - 1] + "…"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +162,7 @@ class TreeModel:
                 before=None if before is None else before.profile,
                 diagnosis=unknown,
                 dead=_dead_ends(proc),
-                suspects=tuple(suspect_fds(proc)[:MOST_ROWS]),  # by the time of a verdict the descriptors are forgotten
+                suspects=tuple(suspect_fds(proc)[:MAX_ROWS]),  # by the time of a verdict the descriptors are forgotten
             )
             if proc.descriptors is not None:
                 self.first.setdefault(identity, profile)
@@ -226,8 +226,8 @@ class TreeModel:
     def rows(self) -> list[TreeRow]:
         """Returns the processes, each after its parent; of very many the worst and largest."""
         chosen = list(self.processes.values())
-        if len(chosen) > MOST_ROWS:
-            largest = sorted(chosen, key=lambda one: (-one.severity, -(one.snapshot.fd_count or 0)))[:MOST_ROWS]
+        if len(chosen) > MAX_ROWS:
+            largest = sorted(chosen, key=lambda one: (-one.severity, -(one.snapshot.fd_count or 0)))[:MAX_ROWS]
             kept = {one.identity for one in largest} | {self.root, self.about}
             chosen = [one for one in chosen if one.identity in kept]
         return [self._row(one) for one in chosen if self._is_alive(one)]
@@ -303,7 +303,7 @@ def _without_descriptors(proc: ProcessSnapshot) -> ProcessSnapshot:
 
 
 def _dead_ends(proc: ProcessSnapshot) -> tuple[DeadEnd, ...]:
-    ends = [end for end in proc.ends if end.peer_state in (PeerState.DEAD, PeerState.SELF)][:MOST_DEAD]
+    ends = [end for end in proc.ends if end.peer_state in (PeerState.DEAD, PeerState.SELF)][:MAX_DEAD]
     return tuple(
         DeadEnd(pid=end.pid, fd=end.fd, inode=end.inode, access=end.access, state=str(end.peer_state)) for end in ends
     )

@@ -1,4 +1,4 @@
-"""The worker that went dark on its sixth day, in a `/proc` in memory and on a clock of its own."""
+"""The worker that ran out of descriptors on its sixth day, in a `/proc` in memory and on a clock of its own."""
 
 from __future__ import annotations
 

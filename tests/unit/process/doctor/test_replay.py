@@ -19,7 +19,7 @@ from holdfast.procfs.processes import Identity
 
 QUARTER_S = 900.0
 # Until 300 and what the leak leaves reach the limit; with a job's share a little sooner.
-DARK_S = (SOFT - BASE) / PER_DAY * DAY_S
+FULL_S = (SOFT - BASE) / PER_DAY * DAY_S
 
 
 def _classify(
@@ -51,10 +51,10 @@ def test_six_days() -> None:
         if found.verdict is Verdict.GROWING:
             assert any("less than a day" in one or "watched for" in one for one in found.evidence)
         if incident.now_s == pytest.approx(soon):
-            _check_forecast(found, DARK_S - soon)
+            _check_forecast(found, FULL_S - soon)
     assert since[Verdict.GROWING] <= 2 * HOUR_S
     assert DAY_S <= since[Verdict.LEAK] <= 1.6 * DAY_S
-    assert since[Verdict.EXHAUSTED] == pytest.approx(DARK_S, abs=DAY_S / 2)
+    assert since[Verdict.EXHAUSTED] == pytest.approx(FULL_S, abs=DAY_S / 2)
     assert since.keys() <= {Verdict.OK, Verdict.SETTLING, Verdict.GROWING, Verdict.LEAK, Verdict.EXHAUSTED}
 
 
@@ -83,7 +83,7 @@ def test_a_leak_within_a_quarter_of_an_hour_of_the_first_full_look() -> None:
     assert "pipe shrink" in [one.line for one in found.forecasts]
 
 
-def test_one_look_at_a_worker_that_is_nearly_dark() -> None:
+def test_one_snapshot_of_a_worker_that_is_nearly_out_of_descriptors() -> None:
     incident = Incident()
     incident.wait(1.5 * DAY_S)
     profile = incident.profile()

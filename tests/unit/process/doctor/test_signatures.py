@@ -81,8 +81,8 @@ def test_handles_of_a_gpu() -> None:
 
 
 def test_the_path_and_the_address_are_named() -> None:
-    most = PathCount(path="/data/{a}.h5", times=200)
-    found = match(FdProfile(fds=210, kinds={Kind.FILE: 210}, most_opened=most))
+    maximum = PathCount(path="/data/{a}.h5", times=200)
+    found = match(FdProfile(fds=210, kinds={Kind.FILE: 210}, most_opened=maximum))
     assert found is not None
     assert found.cause.startswith("/data/{a}.h5 is open many times")
     peer = PathCount(path="10.0.0.7:5432", times=200)

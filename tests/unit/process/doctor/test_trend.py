@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from holdfast.process.doctor.model import JobSample, Sample, Verdict
 from holdfast.process.doctor.trend import (
     BIN_S,
-    MOST_BINS,
+    MAX_BINS,
     Baseline,
     Shape,
     bin_width,
@@ -72,7 +72,7 @@ def test_no_floors_without_a_span() -> None:
 def test_bins_suit_the_span() -> None:
     assert bin_width(30) == 2.5
     assert bin_width(2 * HOUR_S) == BIN_S == bin_width(DAY_S)
-    assert 30 * DAY_S / bin_width(30 * DAY_S) == MOST_BINS
+    assert 30 * DAY_S / bin_width(30 * DAY_S) == MAX_BINS
 
 
 @settings(deadline=None)
@@ -80,7 +80,7 @@ def test_bins_suit_the_span() -> None:
 def test_floors_are_bounded_and_in_order(points: list[tuple[float, int]]) -> None:
     samples = [Sample(at_s=at, fds=fds) for at, fds in sorted(points)]
     found = find_baselines(samples)
-    assert len(found) <= MOST_BINS
+    assert len(found) <= MAX_BINS
     assert [baseline.at_s for baseline in found] == sorted(baseline.at_s for baseline in found)
     assert {baseline.fds for baseline in found} <= {one.fds for one in samples}
 
@@ -392,4 +392,4 @@ def test_any_healthy_mixture_has_a_sound_trend(seed: int, name: str, hours: int)
     found = find_trend(make_samples(lambda at: one(at) + other(at), hours))
     assert found is not None
     assert found.low <= found.per_hour <= found.high
-    assert found.bins <= MOST_BINS
+    assert found.bins <= MAX_BINS

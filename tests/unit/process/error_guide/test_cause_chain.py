@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.process.error_guide.cause_chain import MOST, FoundCause, recognise, walk
+from holdfast.process.error_guide.cause_chain import MAX, FoundCause, recognise, walk
 from holdfast.process.error_guide.context import paths_in, paths_of
 from holdfast.process.error_guide.explanation import of_unknown_exception
 
@@ -78,7 +78,7 @@ def test_rings_end() -> None:
     one.__cause__, other.__cause__ = other, one
     one.reason = one
     assert [type(link.error) for link in walk(one)] == [MaxRetryError, RuntimeError]
-    assert len(walk(ExceptionGroup("x", [ValueError(at) for at in range(MOST + 9)]))) == MOST
+    assert len(walk(ExceptionGroup("x", [ValueError(at) for at in range(MAX + 9)]))) == MAX
 
 
 def test_a_long_chain_is_walked_and_its_middle_is_not_shown() -> None:

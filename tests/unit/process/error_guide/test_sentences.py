@@ -18,7 +18,7 @@ from holdfast.procfs.locks import Lock, LockKind
 
 
 def limits(**known: tuple[int | None, float]) -> dict[str, Limit]:
-    return {name: Limit(name=name, used=used, soft=most, hard=most) for name, (used, most) in known.items()}
+    return {name: Limit(name=name, used=used, soft=maximum, hard=maximum) for name, (used, maximum) in known.items()}
 
 
 def say(ask: Fact, here: SystemContext) -> str:
@@ -95,7 +95,7 @@ def test_shared_memory_of_dockers_size() -> None:
 
 
 def test_maps_and_numbers() -> None:
-    assert "65,530 of 65,530 mappings" in say(Fact.MAPS, replace(OWN, maps=65530, most_maps=65530))
+    assert "65,530 of 65,530 mappings" in say(Fact.MAPS, replace(OWN, maps=65530, max_maps=65530))
     assert "too high for select()" in say(Fact.HIGHEST, replace(OWN, highest_fd=1024))
     assert "low enough for select()" in say(Fact.HIGHEST, replace(OWN, highest_fd=1023))
     assert "its limit (fs.file-max) is unlimited" in say(

@@ -230,7 +230,7 @@ def test_a_reference_cycle(sock: list[socket.socket]) -> None:
         box = Box()
         box.inside = [box, sock.pop()]
         del box
-        [path] = owners(fd, within_s=60)
+        [path] = owners(fd, within=60)
         sock += [obj for obj in gc.get_objects() if type(obj) is socket.socket and obj.fileno() == fd]
     finally:
         gc.enable()
@@ -245,7 +245,7 @@ def test_what_only_a_running_statement_holds(sock: list[socket.socket]) -> None:
     for one in (sock.pop(), None):
         if one is not None:
             del one
-            reply = owners(fd, within_s=60)
+            reply = owners(fd, within=60)
             sock[:] = [obj for obj in gc.get_objects() if type(obj) is socket.socket and obj.fileno() == fd]
     assert [path.held for path in reply] == [HeldBy.OUTSIDE]
     assert str(reply[0]).startswith("a running statement, or C code → ")
@@ -458,7 +458,7 @@ def test_many_are_told_as_one() -> None:
         stack.callback(os.close, ends[1])
         del many
         groups = owners_summary([*fds, *ends, 99_999])
-        some = owners_summary([*fds, *ends], most=100)
+        some = owners_summary([*fds, *ends], max=100)
         everything = owners_summary()
         keep(None)
     line = f"{HERE}:{_line_of('kept: Any')} module variable 'kept'[…] → Box.inside[…] → socket"
@@ -471,7 +471,7 @@ def test_many_are_told_as_one() -> None:
     assert str(some[0]).endswith(f"[about {some[0].count:,} ×]")
     assert (everything[0].shape, everything[0].count) == (line, 300)
     with pytest.raises(ValueError, match="at least 1, got 0"):
-        owners_summary(most=0)
+        owners_summary(max=0)
 
 
 def test_groups_are_ordered_by_their_size() -> None:

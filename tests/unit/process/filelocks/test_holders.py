@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import InputError
-from holdfast.process.filelocks.holders import locks
+from holdfast.process.filelocks.holders import find_locks, locks
 from holdfast.procfs.locks import LockKind
 from holdfast.procfs.procfs import RealProcFS
 from python_child import ofd_lock, python, takes_lock
@@ -102,7 +102,7 @@ class Denied(RealProcFS):
 
 def test_what_cannot_be_seen_is_unknown_and_not_nothing(file: Path) -> None:
     with python(takes_lock(ofd_lock("F_WRLCK")), file) as child:
-        found = locks(file, Denied(child.pid))
+        found = find_locks(file, Denied(child.pid))
         [lock] = found
         assert lock.pid is None
         assert found.unseen >= 1
@@ -121,4 +121,4 @@ def test_errors_say_what_is_wrong(tmp_path: Path, file: Path) -> None:
     with pytest.raises(InputError, match="none.h5: cannot inspect its locks: No such file"):
         locks(tmp_path / "none.h5")
     with pytest.raises(InputError, match="/proc/locks cannot be read"):
-        locks(file, Tableless())
+        find_locks(file, Tableless())

@@ -44,11 +44,11 @@ def classify(one: Heartbeat, process_state: str = "S", **limits: Any) -> HealthF
         (page(ok_s=5, ok_calls=9), Health.OK, "it works, last success 5 s ago"),
         (page(ok_s=0.5, jobs_done=1), Health.OK, "1 job done, last success less than 1 s ago"),
         (page(step_s=5), Health.OK, "it works"),
-        # dark: the loop goes on, nothing succeeds
+        # failing: the loop goes on, nothing succeeds
         (
             page(ok_s=601, ok_calls=1),
-            Health.DARK,
-            "it is dark: it runs, but nothing has succeeded for 10 min",
+            Health.FAILING,
+            "it is failing: it runs, but nothing has succeeded for 10 min",
         ),
         (
             page(
@@ -59,8 +59,8 @@ def classify(one: Heartbeat, process_state: str = "S", **limits: Any) -> HealthF
                 error="OSError: [Errno 24] Too many open files",
                 errno=24,
             ),
-            Health.DARK,
-            "it is dark: it runs, but nothing has succeeded for 10 min (3 failures, last: EMFILE: "
+            Health.FAILING,
+            "it is failing: it runs, but nothing has succeeded for 10 min (3 failures, last: EMFILE: "
             "OSError: [Errno 24] Too many open files)",
         ),
         # failures in a row alone are an outage, which a restart does not end
@@ -84,11 +84,11 @@ def classify(one: Heartbeat, process_state: str = "S", **limits: Any) -> HealthF
         ),
         (page(step_s=601), Health.HUNG, "it is hung: its loop made no step for 10 min"),
         (page(step_s=601, ok_s=500, ok_calls=1), Health.OK, "it works, last success 8 min 20 s ago"),
-        # a loop that steps and fails is dark, not hung
+        # a loop that steps and fails is failing, not hung
         (
             page(step_s=1, ok_s=601, ok_calls=1, fails=1, fail_s=1),
-            Health.DARK,
-            "it is dark: it runs, but nothing has succeeded for 10 min",
+            Health.FAILING,
+            "it is failing: it runs, but nothing has succeeded for 10 min",
         ),
         # a worker that runs jobs only, and has none just now, is idle
         (page(ok_s=9000, jobs_done=5), Health.OK, "5 jobs done, last success 2 h 30 min ago"),
@@ -101,8 +101,8 @@ def classify(one: Heartbeat, process_state: str = "S", **limits: Any) -> HealthF
         ),
         (
             page(ok_s=601, jobs_done=5, fails=9, fails_in_row=2, fail_s=599, error="x"),
-            Health.DARK,
-            "it is dark: it runs, but nothing has succeeded for 10 min (2 failures, last: x)",
+            Health.FAILING,
+            "it is failing: it runs, but nothing has succeeded for 10 min (2 failures, last: x)",
         ),
         # the steps of other jobs do not count for the one that makes none
         (
@@ -157,7 +157,7 @@ def test_boundaries_belong_to_the_healthy_side() -> None:
     assert classify(page(step_s=TIMEOUT_S)).health is Health.OK
     assert classify(page(jobs_active=1, job_started_s=TIMEOUT_S)).health is Health.OK
     assert classify(page(alive_s=60.001)).health is Health.FROZEN
-    assert classify(page(ok_s=TIMEOUT_S + 0.001, ok_calls=1)).health is Health.DARK
+    assert classify(page(ok_s=TIMEOUT_S + 0.001, ok_calls=1)).health is Health.FAILING
     assert classify(page(step_s=TIMEOUT_S + 0.001)).health is Health.HUNG
     assert classify(page(jobs_active=1, job_started_s=TIMEOUT_S + 0.001)).health is Health.HUNG
 
@@ -165,7 +165,7 @@ def test_boundaries_belong_to_the_healthy_side() -> None:
 def test_limits_of_the_reader_come_before_those_of_the_guard() -> None:
     late = page(ok_s=100, ok_calls=1)
     assert classify(late).health is Health.OK
-    assert classify(late, progress_s=99).health is Health.DARK
+    assert classify(late, progress_s=99).health is Health.FAILING
     assert classify(page(ok_s=700, ok_calls=1), progress_s=800).health is Health.OK
     assert classify(page(alive_s=3), alive_s=2).health is Health.FROZEN
     assert classify_health(late, int(NOW_S * 1e9)).health is Health.OK  # without limits
@@ -189,7 +189,7 @@ def test_clocks_from_the_future_are_now() -> None:
 @pytest.mark.parametrize("number", [0, errno.EMFILE, 99_999, (1 << 64) - 1])
 def test_any_errno_of_a_page_is_shown(number: int) -> None:
     found = classify(page(ok_s=601, ok_calls=1, errno=number, fails=1, fails_in_row=1))
-    assert found.health is Health.DARK
+    assert found.health is Health.FAILING
     assert found.sentence.endswith("(1 failure, last: EMFILE)" if number == errno.EMFILE else "(1 failure)")
 
 
@@ -199,7 +199,7 @@ def test_a_name_that_the_message_has_already_is_not_repeated() -> None:
 
 
 def test_which_states_need_action() -> None:
-    assert {one for one in Health if one.is_bad} == {Health.STOPPED, Health.FROZEN, Health.HUNG, Health.DARK}
+    assert {one for one in Health if one.is_bad} == {Health.STOPPED, Health.FROZEN, Health.HUNG, Health.FAILING}
 
 
 def test_a_page_full_of_wild_numbers_is_classified() -> None:
@@ -226,8 +226,8 @@ def test_an_outage_is_told_when_it_begins_and_when_it_ends() -> None:
     assert told(9999, ok_s=OUTAGE_S - 1) == ""
     assert told(0, ok_s=0.0) == ""
     assert told(OUTAGE_FAILS, ok_s=240.0) == (
-        "nothing has succeeded for 4 min (20 failures, last: ConnectionError: refused): an outage would look like "
-        "this, and a restart does not end one, so it goes on trying; it drains if nothing succeeds for 10 min"
+        "nothing has succeeded for 4 min (20 failures, last: ConnectionError: refused): this may be an outage, "
+        "which a restart does not end, so it keeps trying; it drains if nothing succeeds for 10 min"
     )
     assert told(200, ok_s=240.0) == ""  # once
     assert told(2, before=803, ok_s=0.0) == "succeeds again after 800 failures in 4 min"

@@ -20,11 +20,13 @@ import pytest
 from holdfast._util.text import parse_seconds, span_words
 from holdfast.process.doctor.model import FdProfile, JobSample, Sample
 from holdfast.process.guard.caps import FDS, RISING_SAMPLES, SOFT_SAMPLES, Cap, CapWatch
-from holdfast.process.guard.guard import _KEPT_JOBS, DRAINS, Guard
+from holdfast.process.guard.guard import Guard
 from holdfast.process.guard.health import OUTAGE_FAILS, OUTAGE_S
+from holdfast.process.guard.jobs import KEPT_JOBS
 from holdfast.process.guard.leak_watch import LEAK_SHARE, START_UPS, LeakWatch
 from holdfast.process.guard.leak_watch import RISING_SAMPLES as LEAK_RISES
 from holdfast.process.guard.own_process import OwnProcess
+from holdfast.process.guard.run import DRAINS
 
 LIMITS = (256, 1_024, 65_536)
 BASE = 20  # libraries, log files, the guard's own
@@ -70,7 +72,7 @@ def simulate(
     size = int(0.4 * limit)
     own = SimulatedProcess(limit)
     leaks, soft_cap = LeakWatch(own, every_s, born_s=0.0), CapWatch()
-    jobs: deque[JobSample] = deque(maxlen=_KEPT_JOBS)
+    jobs: deque[JobSample] = deque(maxlen=KEPT_JOBS)
     done = 0
     at_s = start_s
     while at_s < for_s:

@@ -147,7 +147,7 @@ def test_this_process_a_real_thread_and_a_real_zombie_are_refused() -> None:
 def test_it_may_end_before_any_step(ends_after: int) -> None:
     with sleeper() as child:
         work = Rescue(child.pid)
-        steps = [work.raise_limit, work.look, work.dump_stacks, work.ask_owners, lambda: work.drain(5.0)]
+        steps = [work.raise_limit, work.scan, work.dump_stacks, work.ask_owners, lambda: work.drain(5.0)]
         for at, step in enumerate(steps):
             if at == ends_after:
                 child.kill()
@@ -157,7 +157,7 @@ def test_it_may_end_before_any_step(ends_after: int) -> None:
     assert work.gone
     assert exit_code(work) == 3
     assert any("it has ended" in problem for problem in work.problems)
-    assert work.advice == ["look at its log for the reason, and start it again if nothing else does"]
+    assert work.advice == ["read its log for the reason, and start it again if nothing else does"]
     assert as_dict(work)["rescued"] is False
 
 

@@ -14,10 +14,10 @@ from holdfast.process.guard.caps import RSS, SOFT_SAMPLES, Cap
 from holdfast.process.guard.signals import handles_signal
 from holdfast.process.guard.supervisor.config import NAMES, make_options, read_config, watched_words
 from holdfast.process.guard.supervisor.outside_caps import CapWatches, ProcessUse, TreeUse, cap_parser, find_breach
-from holdfast.process.guard.supervisor.policy import RestartMode, RestartReason
 from holdfast.process.guard.supervisor.process_tree import identities, read_tree, signal_process
 from holdfast.process.guard.supervisor.progress import ProgressWatch
 from holdfast.process.guard.supervisor.systemd import SystemdNotifier
+from holdfast.process.guard.supervisor.worker_machine import RestartMode, RestartReason
 from holdfast.procfs.processes import Identity
 
 USE = TreeUse(
@@ -38,7 +38,7 @@ def test_a_file_with_everything(tmp_path: Path) -> None:
     (tmp_path / "all.toml").write_text(
         """[supervise]
         command = "python 'my worker.py'"
-        copies = 4
+        workers = 4
         fds = 0.5
         rss = "1GiB:2GiB"
         threads = 100
@@ -53,7 +53,7 @@ def test_a_file_with_everything(tmp_path: Path) -> None:
     )
     options = make_options(read_config(str(tmp_path / "all.toml")))
     assert options.command == ("python", "my worker.py")
-    assert (options.copies, options.probe_s, options.stop_s) == (4, 30, 5)
+    assert (options.workers, options.probe_s, options.stop_s) == (4, 30, 5)
     assert options.restart is RestartMode.ALWAYS
     assert (options.rules.failures, options.rules.first_s, options.rules.longest_s) == (0, 0.5, 300)
     assert options.caps == {
@@ -72,9 +72,9 @@ def test_a_file_with_everything(tmp_path: Path) -> None:
         {"command": [""]},
         {"command": "a\0b"},
         {"command": 3},
-        {"copies": True},
-        {"copies": "-1"},
-        {"copies": "1.5"},
+        {"workers": True},
+        {"workers": "-1"},
+        {"workers": "1.5"},
         {"fds": ""},
         {"fds": ":"},
         {"fds": True},

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.process.guard.supervisor.status import (
-    CopyState,
-    CopyStatus,
     StatusFile,
     SupervisorEvent,
     SupervisorStatus,
+    WorkerState,
+    WorkerStatus,
     parse_supervisor_status,
     read_supervisor_status,
 )
@@ -32,15 +32,17 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StatusFile
 
 def status_of(file: StatusFile) -> SupervisorStatus:
     pid, ticks = file.identity
-    copy = CopyStatus(copy=1, pid=7, state=CopyState.RUNNING, since=3.5, restarts={"dark": 2}, sentence="it works")
-    event = SupervisorEvent(t=4.5, copy=1, kind="start", text="a\nb \udc80")
+    worker = WorkerStatus(
+        worker=1, pid=7, state=WorkerState.RUNNING, since=3.5, restarts={"failing": 2}, sentence="it works"
+    )
+    event = SupervisorEvent(t=4.5, worker=1, kind="start", text="a\nb \udc80")
     return SupervisorStatus(
         pid=pid,
         start_ticks=ticks or 0,
         name="worker",
         command=("python", "worker.py"),
-        workers=(copy,),
-        restarts={"dark": 2},
+        workers=(worker,),
+        restarts={"failing": 2},
         events=(event,),
     )
 
@@ -97,11 +99,11 @@ def test_other_bytes_are_no_status(data: bytes) -> None:
         (b'"t": 4.5', b'"t": Infinity'),
         (b'"t": 4.5', b'"t": NaN'),
         (b'"t": 4.5', b'"t": 1e18'),
-        (b'"copy": 1', b'"copy": Infinity'),
+        (b'"worker": 1', b'"worker": Infinity'),
         (b'"pid": 7', b'"pid": 1' + b"0" * 30),
         (b'"pid": 7', b'"pid": -7'),
-        (b'"dark": 2', b'"dark": -1'),
-        (b'"dark": 2', b",".join(b'"%d": 2' % at for at in range(1000))),
+        (b'"failing": 2', b'"failing": -1'),
+        (b'"failing": 2', b",".join(b'"%d": 2' % at for at in range(1000))),
     ],
 )
 def test_numbers_that_no_reader_could_use_are_no_status(file: StatusFile, old: bytes, new: bytes) -> None:

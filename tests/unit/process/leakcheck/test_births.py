@@ -39,7 +39,7 @@ def leak(kept: list[int]) -> int:
 
 def test_the_error_names_the_lines(kept: list[int]) -> None:
     with pytest.raises(LeakError) as caught:
-        with hold.no_leaks(within_s=0, trace=True):
+        with hold.no_leaks(within=0, trace=True):
             first, here = leak(kept), sys._getframe().f_lineno
             [leak(kept) for _ in range(2)]
     lines = [line for line in str(caught.value).splitlines() if "opened at" in line]
@@ -67,7 +67,7 @@ def test_the_note_of_an_exception(kept: list[int]) -> None:
 
 
 def test_blocks_within_blocks_and_functions(kept: list[int]) -> None:
-    @hold.no_leaks(within_s=0, trace=True)
+    @hold.no_leaks(within=0, trace=True)
     def leaks() -> None:
         leak(kept)
 
@@ -81,7 +81,7 @@ def test_blocks_within_blocks_and_functions(kept: list[int]) -> None:
 def test_a_process_that_is_traced_already_is_checked_without(kept: list[int]) -> None:
     with hold.Tracer():
         with pytest.raises(LeakError) as caught:
-            with hold.no_leaks(within_s=0, trace=True):
+            with hold.no_leaks(within=0, trace=True):
                 leak(kept)
     assert "opened at" not in str(caught.value)
 

@@ -93,7 +93,7 @@ def test_the_sentence_of_a_loop_has_the_reasons() -> None:
         ({"verdict": Verdict.UNCLEAR}, WELL),
         ({"verdict": GROWING}, "GROWING"),
         ({"verdict": LEAK, "health": "draining"}, "LEAK"),
-        ({"verdict": LEAK, "health": "dark"}, "dark"),
+        ({"verdict": LEAK, "health": "failing"}, "failing"),
         ({"verdict": EXHAUSTED, "health": "hung"}, "EXHAUSTED"),
         ({"loop": "again", "verdict": EXHAUSTED}, LOOP),
         ({"loop": "again", "is_alive": False}, LOOP),
@@ -119,17 +119,17 @@ def told(steps: list[tuple[float, str | None]]) -> list[tuple[float, str]]:
 
 def test_a_state_is_told_once_until_the_target_was_well_for_a_while() -> None:
     assert told([(0, WELL), (5, "LEAK"), (10, "LEAK"), (15, WELL), (20, "LEAK")]) == [(5, "verdict: LEAK")]
-    worse = [(0.0, "GROWING"), (5.0, "LEAK"), (10.0, "dark"), (15.0, "EXHAUSTED"), (20.0, None), (25.0, ENDED)]
+    worse = [(0.0, "GROWING"), (5.0, "LEAK"), (10.0, "failing"), (15.0, "EXHAUSTED"), (20.0, None), (25.0, ENDED)]
     assert [text for _, text in told([*worse])] == [
         "verdict: GROWING",
         "verdict: LEAK",
-        "health: dark",
+        "health: failing",
         "verdict: EXHAUSTED",
         "end: ended",
     ]
     assert told([(0, "EXHAUSTED"), (5, "LEAK"), (10, "GROWING")]) == [(0, "verdict: EXHAUSTED")]  # no news
-    assert [text for _, text in told([(5 * at, ("dark", "hung")[at % 2]) for at in range(100)])] == [
-        "health: dark",
+    assert [text for _, text in told([(5 * at, ("failing", "hung")[at % 2]) for at in range(100)])] == [
+        "health: failing",
         "health: hung",
     ]
     again = [(0, "EXHAUSTED"), (5, WELL), (CLEAR_S, WELL), (CLEAR_S + 5, "EXHAUSTED")]
@@ -138,8 +138,8 @@ def test_a_state_is_told_once_until_the_target_was_well_for_a_while() -> None:
     leak = [(at * 1800 + part, state) for at in range(24) for part, state in ((0, "LEAK"), (5, WELL), (1795, WELL))]
     assert len(told(leak)) == 2 * 12 * 3600 / REPEAT_S
     # A clock that is set back is no reason to be silent for ever.
-    back = [(10_000.0, "dark"), (0.0, WELL), (CLEAR_S, WELL), (CLEAR_S + 5, "dark")]
-    assert [text for _, text in told(back)] == ["health: dark", "recovered: ok", "health: dark"]
+    back = [(10_000.0, "failing"), (0.0, WELL), (CLEAR_S, WELL), (CLEAR_S + 5, "failing")]
+    assert [text for _, text in told(back)] == ["health: failing", "recovered: ok", "health: failing"]
 
 
 # ---- the incident: 126 messages in 33 minutes, 112 of them of a worker that was recycled as designed
@@ -176,8 +176,8 @@ def rounds() -> Iterator[int]:
     return iter(range(0, MINUTES * 60, 5))
 
 
-@pytest.mark.parametrize(("every_s", "most"), [(35, 2), (300, 1)])
-def test_a_worker_that_is_recycled_as_designed_is_told_once(every_s: int, most: int) -> None:
+@pytest.mark.parametrize(("every_s", "maximum"), [(35, 2), (300, 1)])
+def test_a_worker_that_is_recycled_as_designed_is_told_once(every_s: int, maximum: int) -> None:
     """It leaks, which its jobs prove after 20 s, drains, and is replaced: today four messages each time."""
     worker = Replay()
     for now in rounds():
@@ -186,7 +186,7 @@ def test_a_worker_that_is_recycled_as_designed_is_told_once(every_s: int, most: 
         age = now % every_s
         worker.step(now, LEAK if age >= every_s * 0.6 else OK, health="draining" if age >= every_s * 0.8 else "ok")
     kinds = [message.kind for message in worker.messages]
-    assert kinds == ["verdict", "loop"][:most]  # every 35 s is a loop
+    assert kinds == ["verdict", "loop"][:maximum]  # every 35 s is a loop
 
 
 def test_the_others_of_the_incident_are_told_once_for_each_state() -> None:

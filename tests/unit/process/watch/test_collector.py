@@ -277,7 +277,7 @@ def test_name_waits_and_follows_replacements(tmp_path: Path) -> None:
 
 
 def test_more_processes_than_targets_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.process.watch.finder.MOST_TARGETS", 2)
+    monkeypatch.setattr("holdfast.process.watch.finder.MAX_TARGETS", 2)
     name = f"holdfast-test-{os.getpid()}"
     with bench(names=(name,)) as watch, worker(name), worker(name):
         with worker(name):
@@ -416,8 +416,10 @@ def test_guard_names_the_target_and_its_health_is_told() -> None:
         [event] = watch.round()
         assert event["kind"] == "health"
         assert event["target"] == "ami-worker"
-        assert event["text"].startswith("ok → dark: it is dark: it runs, but nothing has succeeded for 1 min (40 ")
-        assert watch.target["sentence"].startswith("it is dark")
+        assert event["text"].startswith(
+            "ok → failing: it is failing: it runs, but nothing has succeeded for 1 min (40 "
+        )
+        assert watch.target["sentence"].startswith("it is failing")
         victim.tell("drain")
         [event] = watch.round()
         assert (event["kind"], event["text"]) == ("drain", "it drains: max_jobs")
@@ -676,7 +678,7 @@ print("fine")
 # ---- supervisors
 
 
-def test_copies_of_a_supervisor_are_targets_that_survive_restarts(
+def test_workers_of_a_supervisor_are_targets_that_survive_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from holdfast.process.guard.supervisor import status
@@ -691,10 +693,15 @@ def test_copies_of_a_supervisor_are_targets_that_survive_restarts(
             if pid != supervisor.pid:
                 return None
             workers = tuple(
-                status.CopyStatus(
-                    copy=copy, pid=pid, state=status.CopyState.RUNNING, since=0, restarts=restarts[copy], sentence=""
+                status.WorkerStatus(
+                    worker=number,
+                    pid=pid,
+                    state=status.WorkerState.RUNNING,
+                    since=0,
+                    restarts=restarts[number],
+                    sentence="",
                 )
-                for copy, pid in pids.items()
+                for number, pid in pids.items()
             )
             return status.SupervisorStatus(
                 pid=supervisor.pid,
@@ -711,8 +718,8 @@ def test_copies_of_a_supervisor_are_targets_that_survive_restarts(
             watch.round()
             found = watch.document["targets"]
             assert [(one["target"], one["source"], one["pid"]) for one in found] == [
-                ("ami", "copy:1", first.pid),
-                ("ami-2", "copy:2", second.pid),
+                ("ami", "worker:1", first.pid),
+                ("ami-2", "worker:2", second.pid),
             ]
             with worker("one again") as third:
                 pids[1], restarts[1] = third.pid, {"recycle": 1}

@@ -70,8 +70,8 @@ def test_successor_has_the_same_command() -> None:
     assert find_successor(TargetKey("name:worker", "python x.py", "x.py"), [worker, other]) is None
 
 
-def test_copies_continue_only_themselves() -> None:
-    first = Ended(TargetKey("copy:1", "python worker.py", "worker"))
-    assert find_successor(TargetKey("copy:2", "python worker.py", "worker"), [first]) is None
-    assert find_successor(TargetKey("copy:1", "python worker.py", "worker"), [first]) is first
+def test_workers_continue_only_themselves() -> None:
+    first = Ended(TargetKey("worker:1", "python worker.py", "worker"))
+    assert find_successor(TargetKey("worker:2", "python worker.py", "worker"), [first]) is None
+    assert find_successor(TargetKey("worker:1", "python worker.py", "worker"), [first]) is first
     assert find_successor(TargetKey("name:worker", "python worker.py", "worker"), [first]) is None

@@ -43,7 +43,7 @@ def test_command_gets_json_and_variables(tmp_path: Path) -> None:
     variables = '"$HOLDFAST_EVENT" "$HOLDFAST_TARGET" "$HOLDFAST_VERDICT" "$HOLDFAST_TEXT"'
     script = f"(cat; echo; printf '%s|%s|%s|%s\\n' {variables}) > {out}.x; mv {out}.x {out}"
     notifier = Notifier(script, None, said.append)
-    notifier.tell(event(text="a\n$(touch /tmp/evil) `id`"), FACTS)
+    notifier.send(event(text="a\n$(touch /tmp/evil) `id`"), FACTS)
     document, variables = wait_for(out, 2)
     facts = json.loads(document)
     assert (facts["kind"], facts["target"], facts["pid"], facts["limit"]) == ("verdict", "worker", 4711, 1024)
@@ -63,7 +63,7 @@ def test_report_that_fails_does_not_end_the_notifier(tmp_path: Path) -> None:
 
     notifier = Notifier(f"echo >> {tmp_path}/runs; exit 3", None, report)
     for _ in range(3):
-        notifier.tell(event(), FACTS)
+        notifier.send(event(), FACTS)
     notifier.close(within_s=TIMEOUT_S)
     assert (tmp_path / "runs").read_text() == "\n" * 3
     assert len(tried) == 6  # the exit code, and that telling of it failed
@@ -74,7 +74,7 @@ def test_hanging_command_is_ended_with_its_children_and_blocks_nothing(tmp_path:
     notifier = Notifier("sleep 1000 & sleep 1000", None, said.append, command_s=0.3)
     began = time.monotonic()
     for _ in range(250):
-        notifier.tell(event(), FACTS)
+        notifier.send(event(), FACTS)
     assert time.monotonic() - began < TIMEOUT_S  # none of the calls waits for the command
     assert notifier.dropped >= 100
     deadline = time.monotonic() + TIMEOUT_S
@@ -88,7 +88,7 @@ def test_hanging_command_is_ended_with_its_children_and_blocks_nothing(tmp_path:
 def test_failing_command_is_reported(tmp_path: Path) -> None:
     said: list[str] = []
     notifier = Notifier("exit 3", None, said.append)
-    notifier.tell(event(), FACTS)
+    notifier.send(event(), FACTS)
     notifier.close()
     assert said == ["--notify: the command ended with exit code 3"]
 
@@ -132,7 +132,7 @@ def test_webhook_is_tried_again_after_a_server_error() -> None:
     said: list[str] = []
     with hook(500, 503, 200) as (url, made):
         notifier = Notifier(None, url, said.append, between_s=0.01)
-        notifier.tell(event(), FACTS)
+        notifier.send(event(), FACTS)
         notifier.close(TIMEOUT_S)
     assert [one["text"] for one in made.got] == ["OK → LEAK: it leaks"] * 3
     assert said == []
@@ -142,7 +142,7 @@ def test_webhook_is_not_tried_again_after_a_refusal() -> None:
     said: list[str] = []
     with hook(404) as (url, made):
         notifier = Notifier(None, url, said.append, between_s=0.01)
-        notifier.tell(event(), FACTS)
+        notifier.send(event(), FACTS)
         notifier.close(TIMEOUT_S)
     assert len(made.got) == 1
     assert said == ["--webhook: the server answered 404"]
@@ -160,7 +160,7 @@ def test_webhook_without_a_server_gives_up() -> None:
     with hook() as (url, _):
         pass
     notifier = Notifier(None, url, said.append, between_s=0.01)
-    notifier.tell(event(), FACTS)
+    notifier.send(event(), FACTS)
     notifier.close(TIMEOUT_S)
     assert len(said) == 1
     assert said[0].startswith("--webhook: cannot post: ")
@@ -177,6 +177,6 @@ def test_bad_urls_are_refused(url: str) -> None:
 def test_nothing_to_do_starts_no_thread() -> None:
     before = threading.active_count()
     notifier = Notifier(None, None, print)
-    notifier.tell(event(), FACTS)
+    notifier.send(event(), FACTS)
     assert threading.active_count() == before
     notifier.close()

@@ -15,11 +15,11 @@ def test_healthy_targets() -> None:
     assert check_readiness(state_samples.healthy(), now=NOW).ok
 
 
-def test_out_of_descriptors_and_dark() -> None:
+def test_out_of_descriptors_and_failing() -> None:
     answer = check_health(state_samples.exhausted(), now=NOW)
     assert answer.status == 503
     assert answer.reasons[0] == "worker: it is out of descriptors"
-    assert answer.reasons[1].startswith("worker: it is dark")
+    assert answer.reasons[1].startswith("worker: it is failing")
 
 
 def test_leak_counts_only_below_the_threshold() -> None:
@@ -30,7 +30,7 @@ def test_leak_counts_only_below_the_threshold() -> None:
     assert check_health(document(target(verdict="LEAK", eta_s=None)), now=NOW).ok
 
 
-@pytest.mark.parametrize("health", ["stopped", "frozen", "hung", "dark"])
+@pytest.mark.parametrize("health", ["stopped", "frozen", "hung", "failing"])
 def test_ill_guards(health: str) -> None:
     ill = document(target(guard=guard(health=health, sentence="it is ill")))
     assert check_health(ill, now=NOW).reasons == ("worker: it is ill",)

@@ -262,7 +262,7 @@ def test_ipv6() -> None:
 
 
 def test_connections_are_bounded_and_silent_ones_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_CONNECTIONS", 5)
+    monkeypatch.setattr(module, "MAX_CONNECTIONS", 5)
     monkeypatch.setattr(module, "_IDLE_S", 1)
     with served() as get:
         silent = [socket.create_connection((get.host, get.port), TIMEOUT_S) for _ in range(12)]
@@ -310,7 +310,7 @@ def test_requests_in_a_row_and_what_ends_a_connection() -> None:
 def test_answers_that_nobody_reads_are_ended_and_cost_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_IDLE_S", 1)
     monkeypatch.setattr(module, "_ANSWER_S", 1)
-    monkeypatch.setattr(module, "MOST_CONNECTIONS", 20)
+    monkeypatch.setattr(module, "MAX_CONNECTIONS", 20)
     with served(is_large=True) as get:
         size = len(get("/api/state").body)
         before = read_rss_bytes()
@@ -347,13 +347,13 @@ def test_clients_that_never_read_keep_no_probe_out() -> None:
                 assert get(path).status == 200
 
         whole = b"GET /api/state HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        for _ in range(module.MOST_CONNECTIONS + 8):
+        for _ in range(module.MAX_CONNECTIONS + 8):
             assert connect(whole).recv(1)  # the answer has begun, and nobody takes the rest
         check_probes()
         for _ in range(200):
             connect(b"GET /healthz HTTP/1.1\r\nHo")
         check_probes()
-        for _ in range(module.MOST_CONNECTIONS):
+        for _ in range(module.MAX_CONNECTIONS):
             connect(whole)
         check_probes()
 

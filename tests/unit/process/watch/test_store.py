@@ -16,7 +16,7 @@ from holdfast.process.watch.collector import WatchCollector
 from holdfast.process.watch.documents import load_state
 from holdfast.process.watch.finder import Selection
 from holdfast.process.watch.state import EventState, Point
-from holdfast.process.watch.store import MOST_EVENTS, TARGET_BYTES, Batch, Store, StoredTarget
+from holdfast.process.watch.store import MAX_EVENTS, TARGET_BYTES, Batch, Store, StoredTarget
 from holdfast.procfs.processes import Identity
 from python_child import python
 
@@ -130,11 +130,11 @@ def test_events_are_bounded() -> None:
     store = Store(None, 5.0, clock=clock)
     for _ in range(3):
         batch = Batch()
-        for _ in range(MOST_EVENTS):
+        for _ in range(MAX_EVENTS):
             batch.add_event(EventState(t=clock.now, target="worker", kind="verdict", text="x"))
         clock.now += 61
         store.write(batch)
-    assert store.count_rows()["events"] <= 2 * MOST_EVENTS
+    assert store.count_rows()["events"] <= 2 * MAX_EVENTS
     assert len(store.events(10)) == 10
     store.close()
 

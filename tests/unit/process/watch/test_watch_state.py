@@ -10,7 +10,7 @@ import pytest
 import state_samples
 from holdfast.process.doctor.model import Trend
 from holdfast.process.watch.state import (
-    MOST_POINTS,
+    MAX_POINTS,
     BaselineState,
     Point,
     StateDocument,
@@ -31,7 +31,7 @@ def test_samples_are_json_and_complete(make: Callable[[], StateDocument]) -> Non
     for one in document["targets"]:
         assert one.keys() == TargetState.__annotations__.keys()
         assert len({len(column) for column in one["series"].values()}) == 1
-        assert len(one["series"]["t"]) <= MOST_POINTS
+        assert len(one["series"]["t"]) <= MAX_POINTS
 
 
 def test_sentence_names_the_worst_target() -> None:
@@ -41,9 +41,9 @@ def test_sentence_names_the_worst_target() -> None:
     assert document["sentence"].endswith("; 1 of 3 targets")
 
 
-def test_sentence_names_a_dark_target_beside_the_verdict() -> None:
+def test_sentence_names_a_failing_target_beside_the_verdict() -> None:
     sentence = state_samples.exhausted()["sentence"]
-    assert sentence.startswith("worker is out of descriptors: 1,024 of 1,024; worker: it is dark")
+    assert sentence.startswith("worker is out of descriptors: 1,024 of 1,024; worker: it is failing")
 
 
 def test_ended_targets_do_not_decide_the_verdict_of_living_ones() -> None:
@@ -61,7 +61,7 @@ def test_thin_keeps_the_extremes() -> None:
     points[777] = Point(777, 400, 90, None, None, None)
     points[778] = Point(778, 100, 3, None, None, None)
     thinned = thin(points)
-    assert len(thinned) <= MOST_POINTS
+    assert len(thinned) <= MAX_POINTS
     assert max(one.fds for one in thinned) == 400
     assert min(one.low for one in thinned) == 3
     assert thinned[-1].t == points[-1].t
@@ -75,7 +75,7 @@ def test_thin_keeps_the_last_hour_of_a_month() -> None:
         *range(30 * 86400 - 3600, 30 * 86400, 5),
     ]
     thinned = [one.t for one in thin([Point(t, 1, 1) for t in times])]
-    assert len(thinned) <= MOST_POINTS
+    assert len(thinned) <= MAX_POINTS
     for age_s in (3600, 6 * 3600, 2 * 86400, 30 * 86400):
         assert sum(t >= times[-1] - age_s for t in thinned) >= 240
 
@@ -83,12 +83,12 @@ def test_thin_keeps_the_last_hour_of_a_month() -> None:
 def test_thin_leaves_few_points_alone_and_bears_equal_times() -> None:
     assert thin([]) == []
     same = [Point(5.0, 1, 1)] * 3000
-    assert len(thin(same)) <= MOST_POINTS
+    assert len(thin(same)) <= MAX_POINTS
 
 
 def test_kind_series_fills_missing_kinds_and_keeps_the_last() -> None:
     made = kind_series([(at, {"pipe": at} if at % 2 else {"file": 1}) for at in range(4001)])
-    assert len(made["t"]) <= MOST_POINTS
+    assert len(made["t"]) <= MAX_POINTS
     assert made["t"][-1] == 4000
     assert {len(values) for values in made["kinds"].values()} == {len(made["t"])}
 

@@ -1,1 +1,1 @@
-"""Runs copies of a program, watches them from outside, and restarts those that end, leak or no longer work."""
+"""Runs one or more workers, watches them from outside, and restarts those that end, leak or no longer work."""

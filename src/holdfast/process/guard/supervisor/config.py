@@ -17,9 +17,9 @@ from ....errors import cannot_open
 from ..caps import FDS, Cap
 from .near_limit import NEAR
 from .outside_caps import RESOURCES, cap_parser
-from .policy import RestartMode, RestartReason, RestartRules
+from .worker_machine import RestartMode, RestartReason, RestartRules
 
-MOST_COPIES = 1000
+MAX_WORKERS = 1000
 _TABLE = "supervise"
 _DEFAULT_PROGRESS_S = 600.0
 _OFF = "off"
@@ -27,10 +27,10 @@ _OFF = "off"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuperviseOptions:
-    """What to run and how. None: as the worker's own Guard says, or not at all."""
+    """What to run and how. None: as in the worker's own Guard, or not at all."""
 
     command: tuple[str, ...]
-    copies: int = 1
+    workers: int = 1
     name: str = ""
     caps: Mapping[RestartReason, Cap] = field(default_factory=dict)
     watches_limit: bool = True  # without a cap on descriptors
@@ -76,7 +76,7 @@ def read_config(path: str) -> dict[str, Any]:
 
 
 def make_options(values: Mapping[str, Any]) -> SuperviseOptions:
-    """Makes the options from values by name; those that are None are left out. ValueError says which is wrong."""
+    """Makes the options from values by name; those that are None are left out. ValueError names the wrong one."""
     parsed: dict[str, Any] = {}
     for name, value in values.items():
         if value is None:
@@ -108,7 +108,7 @@ def make_options(values: Mapping[str, Any]) -> SuperviseOptions:
 
 
 def watched_words(options: SuperviseOptions) -> str:
-    """Says in one line what is watched, and what is not."""
+    """Describes in one line what is watched, and what is not."""
     watched = ["whether the program ends or is stopped"]
     if RestartReason.FDS not in options.caps and options.watches_limit:
         watched.append(f"descriptors (it is replaced if it stays at {NEAR:.0%} of its limit)")
@@ -166,7 +166,7 @@ def _text(value: object) -> str:
 
 def _url(value: object) -> str:
     text = _text(value)
-    parts = urlsplit(text.replace("{copy}", "1"))
+    parts = urlsplit(text.replace("{worker}", "1"))
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"expected a URL such as http://127.0.0.1:8000/healthz, got {text!r}")
     _ = parts.port  # raises ValueError if it is no port
@@ -179,11 +179,11 @@ def _seconds(value: object) -> float:
     return parse_seconds(value)
 
 
-def _number(least: int, most: int) -> Callable[[object], int]:
+def _number(least: int, maximum: int) -> Callable[[object], int]:
     def parse(value: object) -> int:
         text = "" if isinstance(value, bool) else str(value)
-        if not re.fullmatch(r"\d{1,9}", text) or not least <= int(text) <= most:
-            raise ValueError(f"expected a number from {least} to {most:,}, got {value!r}")
+        if not re.fullmatch(r"\d{1,9}", text) or not least <= int(text) <= maximum:
+            raise ValueError(f"expected a number from {least} to {maximum:,}, got {value!r}")
         return int(text)
 
     return parse
@@ -205,7 +205,7 @@ _FIELDS = {
 }
 NAMES: dict[str, Callable[[object], Any]] = {
     "command": _command,
-    "copies": _number(1, MOST_COPIES),
+    "workers": _number(1, MAX_WORKERS),
     "name": _text,
     **{reason.value: cap_parser(what) for reason, what in RESOURCES.items()},
     FDS.name: _fds,

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Collection
 
 from ...._util.process import die_with_forker
-from .keeper import fork_with, reset_signals
+from .reaper import fork_with, reset_signals
 
-_MOST_BYTES = 256 << 10
+_MAX_BYTES = 256 << 10
 
 
 class HelperRuns:
@@ -102,7 +102,7 @@ class HelperRun:
         except BlockingIOError:
             return False
         self.at_end = not data
-        if len(self.output) < _MOST_BYTES:
+        if len(self.output) < _MAX_BYTES:
             self.output += data
         return bool(data)
 

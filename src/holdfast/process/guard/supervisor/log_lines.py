@@ -1,4 +1,4 @@
-"""Writes the supervisor's log to stderr, as lines or as JSON, and never waits for who reads it.
+"""Writes the supervisor's log to stderr, as lines or as JSON, and never blocks on its reader.
 
 stderr is shared with the workers, so its own mode is left alone: a pipe or a terminal is opened once more without
 blocking, and a socket is sent to without waiting. What cannot be written is dropped and counted.
@@ -18,7 +18,7 @@ from typing import Any
 from ...._util.text import counted, printable
 
 _STDERR = 2
-_MOST_BYTES = 4096  # a pipe takes that many at once or none
+_MAX_BYTES = 4096  # a pipe takes that many at once or none
 
 
 class LogLines:
@@ -57,13 +57,13 @@ class LogLines:
     def _write_line(self, facts: dict[str, Any], text: str) -> bool:
         if self._as_json:
             line = json.dumps(facts)
-            if len(line) >= _MOST_BYTES:
+            if len(line) >= _MAX_BYTES:
                 line = json.dumps(facts | {"text": str(facts.get("text"))[:500] + " …"})
         else:
             now = time.strftime("%Y-%m-%d %H:%M:%S ") if self._dated else ""
             line = f"{now}holdfast: {printable(text)}"
         data = line.encode("utf-8", "backslashreplace")
-        return self._send(data[: _MOST_BYTES - 1] + b"\n")
+        return self._send(data[: _MAX_BYTES - 1] + b"\n")
 
     def _send(self, data: bytes) -> bool:
         try:

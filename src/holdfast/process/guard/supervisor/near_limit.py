@@ -1,7 +1,7 @@
 """Finds processes that have used up their descriptors, for programs without caps and without a Guard.
 
 A program at its limit often goes on: its loop runs, and whatever needs a descriptor fails. It is replaced if that is
-its lasting state: at least 95 % of the soft limit in 60 looks in a row, the same descriptors at the end as at the
+its lasting state: at least 95 % of the soft limit in 60 scans in a row, the same descriptors at the end as at the
 beginning, and at least half of them of no use to anybody else, such as pipes without another end. Descriptors that come
 and go belong to a program that works, connections may be those of a server, and different files those of a dataset: a
 process that holds these is only reported. So is one whose descriptors cannot be read.
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from ...doctor.model import FdProfile
 
 NEAR = 0.95
-_LOOKS = 60
+_SCANS = 60
 _LEAST_LIMIT = 64  # sandboxes lower their limit to what they have open
 _SAMPLED = 200
-_MOST_CHANGED = 0.1
+_MAX_CHANGED = 0.1
 _LEFT_ALONE = "it is left alone (--fds 95% has it replaced)"
 _USELESS, _USED = "-", "+"
 Links = dict[int, str]
@@ -45,7 +45,7 @@ class _Near:
     """A process near its limit. `use` is what `write_use` has found."""
 
     since_s: float
-    looks: int = 0
+    scans: int = 0
     links: Links = field(default_factory=dict)
     use: str | None = None
     was_reported: bool = False
@@ -55,18 +55,18 @@ class LimitWatch:
     """Remembers which processes of one worker are near their limit. Times are passed in."""
 
     def __init__(self) -> None:
-        self.wants_use = 0  # the process whose descriptors `write_use` must look at
+        self.wants_use = 0  # the process whose descriptors `write_use` must read
         self._limits: dict[int, int | None] = {}
         self._near: dict[int, _Near] = {}
-        self._looks = 0
+        self._scans = 0
 
-    def look(self, pids: Iterable[int], now_s: float) -> LimitFinding | None:
+    def scan(self, pids: Iterable[int], now_s: float) -> LimitFinding | None:
         """Returns a process that must end, or one to report."""
-        self._looks += 1
+        self._scans += 1
         pids = list(pids)
         self._limits = {pid: limit for pid, limit in self._limits.items() if pid in pids}
         self._near = {pid: near for pid, near in self._near.items() if pid in pids}
-        found = [finding for pid in pids if (finding := self._look_at(pid, now_s)) is not None]
+        found = [finding for pid in pids if (finding := self._scan_process(pid, now_s)) is not None]
         return max(found, key=lambda finding: finding.must_end, default=None)
 
     def learned_use(self, pid: int, use: str) -> None:
@@ -77,7 +77,7 @@ class LimitWatch:
     def restart_clock(self) -> None:
         self._near.clear()
 
-    def _look_at(self, pid: int, now_s: float) -> LimitFinding | None:
+    def _scan_process(self, pid: int, now_s: float) -> LimitFinding | None:
         fds = count(REAL, pid)
         if not is_near(fds, self._limit(pid)) or not is_near(fds, limit := self._limit(pid, again=True)):
             self._near.pop(pid, None)
@@ -85,13 +85,13 @@ class LimitWatch:
         assert fds is not None
         assert limit is not None
         near = self._near.setdefault(pid, _Near(now_s))
-        near.looks += 1
-        if near.looks == 1:
+        near.scans += 1
+        if near.scans == 1:
             near.links = _sample(pid, max(fds, limit))
-        if near.looks < _LOOKS:
+        if near.scans < _SCANS:
             return None
         if near.use is None and _are_same(near.links, _sample(pid, max(fds, limit))):
-            if near.looks == _LOOKS:
+            if near.scans == _SCANS:
                 self.wants_use = pid
             return None
         self._near[pid] = _Near(near.since_s, was_reported=True)  # from the beginning, if it is left alone
@@ -104,7 +104,7 @@ class LimitWatch:
 
     def _limit(self, pid: int, *, again: bool = False) -> int | None:
         """Reads the limit only now and then, unless it matters: that takes ten times as long as counting."""
-        if again or pid not in self._limits or (pid + self._looks) % _LOOKS == 0:
+        if again or pid not in self._limits or (pid + self._scans) % _SCANS == 0:
             soft = process_limits(REAL, pid, None, None)[0].soft
             self._limits[pid] = None if soft is None or soft == float("inf") else int(soft)
         return self._limits[pid]
@@ -115,16 +115,16 @@ def is_near(fds: int | None, limit: int | None) -> bool:
     return fds is not None and limit is not None and limit >= _LEAST_LIMIT and fds >= NEAR * limit
 
 
-def _sample(pid: int, most: int) -> Links:
+def _sample(pid: int, maximum: int) -> Links:
     """Returns what some descriptors are, evenly spread over the numbers that the process may have."""
-    fds = range(3, most, max(1, most // _SAMPLED))
+    fds = range(3, maximum, max(1, maximum // _SAMPLED))
     links = {fd: readlink_or_none(REAL, f"/proc/{pid}/fd/{fd}") for fd in fds}
     return {fd: link for fd, link in links.items() if link is not None}
 
 
 def _are_same(before: Links, after: Links) -> bool:
     same = sum(before.get(fd) == link for fd, link in after.items())
-    return same >= (1 - _MOST_CHANGED) * max(len(before), len(after))
+    return same >= (1 - _MAX_CHANGED) * max(len(before), len(after))
 
 
 def write_use(pid: int, write: int) -> None:

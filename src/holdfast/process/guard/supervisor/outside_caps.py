@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..caps import CHILDREN, FDS, RSS, THREADS, Amount, Cap, CappedResource, CapWatch, parse_amount
-from .policy import RestartReason
+from .worker_machine import RestartReason
 
 RESOURCES = {
     RestartReason.FDS: FDS,
@@ -86,7 +86,7 @@ class Breach(NamedTuple):
 
 
 def find_breach(caps: Caps, use: TreeUse, watches: CapWatches) -> Breach | None:
-    """Returns the worst breach, a hard one first; None if all caps are kept. `watches` is what earlier looks have seen:
+    """Returns the worst breach, a hard one first; None if all caps are kept. `watches` is what earlier scans found:
     a soft cap may be exceeded for a while."""
     here = {process.pid for process in use.processes}
     for key in [key for key in watches if key[1] not in here]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from ....procfs.processes import Identity, Stat, descendants, read_parents, read_stat
 from ....procfs.procfs import REAL, read_or_none
 
-_MOST = 20_000
+_MAX = 20_000
 _ZOMBIE = frozenset("ZX")
 Tree = dict[int, Stat]
 
@@ -27,7 +27,7 @@ def read_tree(root: int) -> Tree:
     tree: Tree = {}
     waiting = [(root, 2)]  # the number of threads of the root is not known: all are listed
     seen = {root}
-    while waiting and len(tree) < _MOST:
+    while waiting and len(tree) < _MAX:
         pid, threads = waiting.pop()
         for child in _children(pid, threads):
             if child in seen:

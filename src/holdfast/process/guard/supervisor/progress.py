@@ -1,7 +1,7 @@
 """Probes of a worker's progress from outside: a file that must change, or a page that must answer.
 
 A probe runs in a process of its own, because a dead network mount or a stuck server would block the supervisor. Its
-output is `+MARK` if it succeeded, or a sentence that says what is wrong. Progress is a mark that differs from the last.
+output is `+MARK` if it succeeded, or a sentence about what is wrong. Progress is a mark that differs from the last.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from ...._util.text import one_line, span_words
 
-_MOST_PROBE_S = 10.0
-_MOST_EVERY_S = 2.5  # a silence is found at most that late
+_MAX_PROBE_S = 10.0
+_MAX_EVERY_S = 2.5  # a silence is found at most that late
 Probe = Callable[[int], None]
 
 
@@ -71,8 +71,8 @@ class ProgressWatch:
         self._seen_s = now_s
         self._problem = ""
         self.has_changed = False  # since the worker has started
-        self.every_s = min(max(limit_s / 10, 0.1), _MOST_EVERY_S)
-        self.probe_s = min(limit_s, _MOST_PROBE_S)
+        self.every_s = min(max(limit_s / 10, 0.1), _MAX_EVERY_S)
+        self.probe_s = min(limit_s, _MAX_PROBE_S)
         self.next_s = now_s
 
     def probed(self, output: str, now_s: float) -> None:

@@ -1,4 +1,4 @@
-"""What the supervisor tells others: its log, the status file for `holdfast watch`, and systemd."""
+"""What the supervisor reports: its log, the status file for `holdfast watch`, and systemd."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import MutableMapping, Sequence
+from typing import TYPE_CHECKING
 
 from ...._util.text import counted, printable
 from .config import SuperviseOptions
 from .log_lines import LogLines
-from .policy import RestartReason
-from .status import EVENTS, REWRITE_S, CopyState, StatusFile, SupervisorEvent, SupervisorStatus
-from .supervised_copy import SupervisedCopy
+from .status import EVENTS, REWRITE_S, StatusFile, SupervisorEvent, SupervisorStatus
 from .systemd import SystemdNotifier
+from .worker_machine import RestartReason, WorkerState
 
-_MOST_EVENT = 1000
+if TYPE_CHECKING:
+    from .supervised_worker import SupervisedWorker
+
+_MAX_EVENT = 1000
 _EXTEND_EVERY_S = 5.0
 _EXTEND_BY_S = 15.0
 
@@ -28,13 +31,13 @@ class SupervisorReport:
         self,
         name: str,
         options: SuperviseOptions,
-        copies: Sequence[SupervisedCopy],
+        workers: Sequence[SupervisedWorker],
         log: LogLines,
         environment: MutableMapping[str, str],
     ) -> None:
         self._name = name
         self._options = options
-        self._copies = copies
+        self._workers = workers
         self._log = log
         self.systemd = SystemdNotifier(environment)
         self._file = StatusFile()
@@ -45,7 +48,7 @@ class SupervisorReport:
         self._watchdog_s = 0.0
         self._extended_s = -math.inf
         if self._file.problem:
-            self.say("status", f"holdfast watch cannot see the restarts: {self._file.problem}", level="warning")
+            self.log("status", f"holdfast watch cannot see the restarts: {self._file.problem}", level="warning")
 
     @property
     def mark(self) -> str:
@@ -56,11 +59,11 @@ class SupervisorReport:
         self._file.remove()
         self.systemd.close()
 
-    def say(
+    def log(
         self,
         kind: str,
         text: str,
-        copy: SupervisedCopy | None = None,
+        worker: SupervisedWorker | None = None,
         reason: RestartReason | None = None,
         level: str = "info",
         *,
@@ -68,28 +71,24 @@ class SupervisorReport:
         keep: bool = True,
     ) -> None:
         """Writes one line to the log, and keeps it as an event of the status file."""
-        number = 0 if copy is None else copy.number
+        number = 0 if worker is None else worker.number
         now = time.time()
         facts = {
             "t": round(now, 3),
             "level": level,
             "kind": kind,
-            "copy": number,
-            "pid": copy.last_pid if copy is not None else pid,
+            "worker": number,
+            "pid": worker.last_pid if worker is not None else pid,
             "reason": None if reason is None else str(reason),
             "text": text,
         }
         self._log.write(facts, text)
         if keep:
-            self._events.append(SupervisorEvent(t=now, copy=number, kind=kind, text=printable(text)[:_MOST_EVENT]))
+            self._events.append(SupervisorEvent(t=now, worker=number, kind=kind, text=printable(text)[:_MAX_EVENT]))
             self.changed = True
 
-    def name_of(self, copy: SupervisedCopy) -> str:
-        number = f" {copy.number}" if len(self._copies) > 1 else ""
-        return f"worker{number}" + (f" (pid {copy.last_pid})" if copy.last_pid else "")
-
     def restarts(self) -> Counter[RestartReason]:
-        return sum((copy.restarts for copy in self._copies), Counter())
+        return sum((worker.restarts for worker in self._workers), Counter())
 
     def restart_words(self) -> str:
         total = self.restarts()
@@ -109,42 +108,42 @@ class SupervisorReport:
             start_ticks=ticks or 0,
             name=self._name,
             command=self._options.command,
-            workers=tuple(copy.status_row() for copy in self._copies),
+            workers=tuple(worker.status_row() for worker in self._workers),
             restarts={str(reason): n for reason, n in self.restarts().items()},
             events=tuple(self._events),
         )
         with contextlib.suppress(OSError):  # a full disk
             self._file.write(status)
 
-    def tell_systemd(self, now_s: float, *, is_stopping: bool) -> None:
+    def notify_systemd(self, now_s: float, *, is_stopping: bool) -> None:
         systemd = self.systemd
         if not systemd.is_on:
             return
-        running = sum(copy.worker is not None for copy in self._copies)
-        if not self._was_ready and running == len(self._copies):
+        running = sum(worker.process is not None for worker in self._workers)
+        if not self._was_ready and running == len(self._workers):
             self._was_ready = True
             systemd.ready()
         given_up = "".join(
-            f"; gave up on {self.name_of(copy)}: {copy.sentence}"
-            for copy in self._copies
-            if copy.state is CopyState.FAILED
+            f"; gave up on {worker.name}: {worker.sentence}"
+            for worker in self._workers
+            if worker.state is WorkerState.GIVEN_UP
         )
-        status = f"{running} of {counted(len(self._copies), 'worker')} running; {self.restart_words()}{given_up}"
-        systemd.status(status[:_MOST_EVENT])
+        status = f"{running} of {counted(len(self._workers), 'worker')} running; {self.restart_words()}{given_up}"
+        systemd.status(status[:_MAX_EVENT])
         if is_stopping and now_s - self._extended_s > _EXTEND_EVERY_S:
             self._extended_s = now_s
             systemd.still_stopping(_EXTEND_BY_S)
-        if systemd.watchdog_s is not None and now_s >= self._watchdog_s and _some_work(self._copies):
+        if systemd.watchdog_s is not None and now_s >= self._watchdog_s and _some_work(self._workers):
             self._watchdog_s = now_s + systemd.watchdog_s
             systemd.watchdog()
 
 
-def _some_work(copies: Sequence[SupervisedCopy]) -> bool:
-    """Whether systemd may be told that the service works: it would end all workers otherwise, also those that do.
+def _some_work(workers: Sequence[SupervisedWorker]) -> bool:
+    """Whether to report to systemd that the service works: it would end all workers otherwise, also those that do.
 
     A worker that waits for its next start is as it should be, and one that was given up is in the status.
     """
-    left = [copy for copy in copies if not copy.is_over]
+    left = [worker for worker in workers if not worker.is_over]
     return not left or any(
-        not copy.is_running or copy.escalation is None or copy.escalation.plan.is_planned for copy in left
+        not worker.is_running or worker.escalation is None or worker.escalation.plan.is_planned for worker in left
     )

@@ -4,9 +4,9 @@ It lies beside the heartbeat pages, as `PID-STARTTICKS.supervise.json`, and is r
 times are seconds since 1970.
 
     {"version": 1, "pid": 4711, "start_ticks": 88321, "name": "worker", "command": ["python", "worker.py"],
-     "workers": [{"copy": 1, "pid": 4713, "state": "running", "since": 1700000000.0, "restarts": {"recycle": 2},
+     "workers": [{"worker": 1, "pid": 4713, "state": "running", "since": 1700000000.0, "restarts": {"recycle": 2},
                   "sentence": "it works"}],
-     "restarts": {"recycle": 2}, "events": [{"t": 1700000000.0, "copy": 1, "kind": "start", "text": "…"}]}
+     "restarts": {"recycle": 2}, "events": [{"t": 1700000000.0, "worker": 1, "kind": "start", "text": "…"}]}
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,39 +25,31 @@ from ....procfs.processes import Identity
 from ....procfs.procfs import REAL, ProcFS
 from ...fd_owners.agent import make_private, socket_dirs
 from ..process_files import file_name, own_identity, read_process_files, remove_stale
+from .worker_machine import WorkerState
 
 Number = TypeVar("Number", int, float)
 
 _VERSION = 1
 _SUFFIX = ".supervise.json"
-_MOST_BYTES = 4 << 20
+_MAX_BYTES = 4 << 20
 EVENTS = 100
 REWRITE_S = 600.0  # a supervisor writes the file at least that often, also without a change
 _STALE_S = 6 * REWRITE_S
-# What a file may say, which belongs to the user of the process and not to the reader's.
+# Bounds on the content of a file, which belongs to the user of the process and not to the reader's.
 _LATEST_S = 253_402_300_799.0  # the year 9999: later times cannot be printed
-_MOST_PID = 1 << 22
-_MOST_COUNT = 1 << 53
-_MOST_REASONS = 100
-_MOST_WORKERS = 1000
-
-
-class CopyState(StrEnum):
-    RUNNING = "running"
-    DRAINING = "draining"
-    STOPPING = "stopping"
-    BACKOFF = "backoff"  # it has ended and is started again later
-    FAILED = "failed"  # it is not started again
-    DONE = "done"  # it ended with exit code 0, and is not started again
+_MAX_PID = 1 << 22
+_MAX_COUNT = 1 << 53
+_MAX_REASONS = 100
+_MAX_WORKERS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CopyStatus:
-    """One copy of the program. `pid` is 0 while none runs; `since` is when its state began."""
+class WorkerStatus:
+    """One worker of the program. `pid` is 0 while none runs; `since` is when its state began."""
 
-    copy: int
+    worker: int
     pid: int
-    state: CopyState
+    state: WorkerState
     since: float
     restarts: Mapping[str, int]
     sentence: str
@@ -66,23 +57,23 @@ class CopyStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorEvent:
-    """`copy` counts from 1; 0 is the supervisor itself."""
+    """`worker` counts from 1; 0 is the supervisor itself."""
 
     t: float
-    copy: int
+    worker: int
     kind: str
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorStatus:
-    """What a supervisor said at one moment. `restarts` counts over all copies, by reason."""
+    """What a supervisor reported at one moment. `restarts` counts over all workers, by reason."""
 
     pid: int
     start_ticks: int
     name: str
     command: tuple[str, ...]
-    workers: tuple[CopyStatus, ...]
+    workers: tuple[WorkerStatus, ...]
     restarts: Mapping[str, int]
     events: tuple[SupervisorEvent, ...]
 
@@ -92,7 +83,7 @@ class SupervisorStatus:
 
 
 class StatusFile:
-    """The status file of this process. `problem` says why there is none, if so."""
+    """The status file of this process. `problem` is why there is none, if so."""
 
     def __init__(self) -> None:
         self.path: Path | None = None
@@ -153,7 +144,7 @@ def _is_rewritten(path: Path) -> bool:
 
 def read_supervisor_status(pid: int, procfs: ProcFS = REAL) -> SupervisorStatus | None:
     """Reads the status of a supervisor; None if the process is none, is gone, or its file is not readable."""
-    for identity, data in read_process_files(pid, _SUFFIX, _MOST_BYTES, procfs):
+    for identity, data in read_process_files(pid, _SUFFIX, _MAX_BYTES, procfs):
         found = parse_supervisor_status(data)
         if found is not None and found.identity == identity:
             return found
@@ -166,14 +157,14 @@ def parse_supervisor_status(data: bytes) -> SupervisorStatus | None:
         facts = json.loads(data)
         if not isinstance(facts, dict) or facts.get("version") != _VERSION:
             return None
-        if len(facts["workers"]) > _MOST_WORKERS:
+        if len(facts["workers"]) > _MAX_WORKERS:
             return None
         return SupervisorStatus(
-            pid=_within(int(facts["pid"]), _MOST_PID),
+            pid=_within(int(facts["pid"]), _MAX_PID),
             start_ticks=int(facts["start_ticks"]),
             name=str(facts["name"]),
             command=tuple(str(word) for word in facts["command"]),
-            workers=tuple(_parse_copy(one) for one in facts["workers"]),
+            workers=tuple(_parse_worker(one) for one in facts["workers"]),
             restarts=_parse_counts(facts["restarts"]),
             events=tuple(_parse_event(one) for one in facts["events"]),
         )
@@ -181,11 +172,11 @@ def parse_supervisor_status(data: bytes) -> SupervisorStatus | None:
         return None
 
 
-def _parse_copy(facts: dict[str, Any]) -> CopyStatus:
-    return CopyStatus(
-        copy=int(facts["copy"]),
-        pid=_within(int(facts["pid"]), _MOST_PID),
-        state=CopyState(facts["state"]),
+def _parse_worker(facts: dict[str, Any]) -> WorkerStatus:
+    return WorkerStatus(
+        worker=int(facts["worker"]),
+        pid=_within(int(facts["pid"]), _MAX_PID),
+        state=WorkerState(facts["state"]),
         since=_within(float(facts["since"]), _LATEST_S),
         restarts=_parse_counts(facts["restarts"]),
         sentence=str(facts["sentence"]),
@@ -195,19 +186,19 @@ def _parse_copy(facts: dict[str, Any]) -> CopyStatus:
 def _parse_event(facts: dict[str, Any]) -> SupervisorEvent:
     return SupervisorEvent(
         t=_within(float(facts["t"]), _LATEST_S),
-        copy=int(facts["copy"]),
+        worker=int(facts["worker"]),
         kind=str(facts["kind"]),
         text=str(facts["text"]),
     )
 
 
 def _parse_counts(facts: dict[str, Any]) -> dict[str, int]:
-    if len(facts) > _MOST_REASONS:
-        raise ValueError(f"expected at most {_MOST_REASONS} reasons, got {len(facts)}")
-    return {str(reason): _within(int(n), _MOST_COUNT) for reason, n in facts.items()}
+    if len(facts) > _MAX_REASONS:
+        raise ValueError(f"expected at most {_MAX_REASONS} reasons, got {len(facts)}")
+    return {str(reason): _within(int(n), _MAX_COUNT) for reason, n in facts.items()}
 
 
-def _within(value: Number, most: float) -> Number:
-    if not 0 <= value <= most:  # of NaN, too
-        raise ValueError(f"expected a number from 0 to {most:.0f}, got {value}")
+def _within(value: Number, maximum: float) -> Number:
+    if not 0 <= value <= maximum:  # of NaN, too
+        raise ValueError(f"expected a number from 0 to {maximum:.0f}, got {value}")
     return value

@@ -1,8 +1,8 @@
-"""The supervisor: one loop in one thread that starts copies of a program, looks at them, and ends and restarts them.
+"""The supervisor: one loop in one thread that starts workers, scans them, and ends and restarts them.
 
-It waits for messages of its keepers, their ends (pidfd), signals, and the output of its helper processes. Whatever
+It waits for messages of its reapers, their ends (pidfd), signals, and the output of its helper processes. Whatever
 could block it, such as a probe, runs in a process of its own. The number of its descriptors is bounded by
-`most_descriptors`.
+`max_descriptors`.
 """
 
 from __future__ import annotations
@@ -23,78 +23,77 @@ from types import FrameType
 from typing import Any
 
 from ...._util.fds import Reserve, raise_nofile
-from ...._util.process import describe_exit
 from ...._util.text import counted, one_line
 from ....errors import InputError
 from ....procfs.processes import Identity, Stat, read_stat
 from ....procfs.procfs import REAL, read_or_none
-from .config import SuperviseOptions, name_of, run_hint, watched_words
-from .escalation import EndStep, plan_bad_health, plan_recycle, plan_stop
+from .config import SuperviseOptions, name_of, watched_words
 from .helper_run import HelperRuns
-from .keeper import (
-    WorkerEnded,
-    WorkerLaunch,
-    WorkerNotRun,
-    WorkerStarted,
-    adopt_orphans,
-    start_keeper,
-    wake_group_at_end,
-)
 from .log_lines import LogLines
 from .near_limit import write_use
-from .policy import RestartReason
 from .process_tree import kill_tree, own_children, signal_process
 from .progress import file_probe, http_probe
+from .reaper import (
+    WorkerLaunch,
+    adopt_orphans,
+    start_reaper,
+    wake_group_at_end,
+)
 from .reporting import SupervisorReport
-from .restarter import WorkerRestarter
-from .status import CopyState
-from .supervised_copy import SupervisedCopy
-from .worker_ender import GRACE_S, WorkerEnder
+from .supervised_worker import GRACE_S, SupervisedWorker
+from .worker_machine import (
+    EndStep,
+    RestartReason,
+    WorkerEvent,
+    WorkerState,
+    plan_bad_health,
+    plan_recycle,
+    plan_stop,
+)
 from .worker_watch import WorkerFinding, WorkerWatch, pss_of
 
 FINE, GAVE_UP = 0, 1
 _RESERVE = 6
 _BASE_DESCRIPTORS = 24  # of Python, the log, systemd's socket, the wake-up pipe, the reserve
-_DESCRIPTORS_PER_COPY = 8
-_LOOK_SHARE = 50  # a look that took a millisecond is followed by 50 without one
+_DESCRIPTORS_PER_WORKER = 8
+_SCAN_SHARE = 50  # a scan that took a millisecond is followed by 50 without one
 _LATE_S = 5.0
 _SETTLED_S = 1.0  # a rolling restart goes on when the new worker has run that long
 _PSS_S = 5.0
 _USE_S = 60.0
-_MOST_COMMAND = 200
+_MAX_COMMAND = 200
 _PID_1 = 1
 _ORPHANS_S = 0.05
 
-_MARK = "HOLDFAST_SUPERVISOR"  # tells the processes of this supervisor's workers from others
+_MARK = "HOLDFAST_SUPERVISOR"  # distinguishes the processes of this supervisor's workers from others
 _SHORTAGES = frozenset({EAGAIN, ENOMEM, EMFILE, ENFILE, ETXTBSY})  # a start that failed by these may work later
 _ROUTINE = (signal.SIGCONT, signal.SIGWINCH)
 _FORWARDED = (signal.SIGQUIT, signal.SIGCONT, signal.SIGWINCH, signal.SIGPWR, signal.SIGALRM)
 
 
-def most_descriptors(copies: int) -> int:
+def max_descriptors(workers: int) -> int:
     """Returns how many descriptors the supervisor needs at most."""
-    return _BASE_DESCRIPTORS + _DESCRIPTORS_PER_COPY * copies
+    return _BASE_DESCRIPTORS + _DESCRIPTORS_PER_WORKER * workers
 
 
 class Supervisor:
     def __init__(self, options: SuperviseOptions, log: LogLines) -> None:
         self._options = options
         self._log = log
-        self._copies = [SupervisedCopy(number, options) for number in range(1, options.copies + 1)]
+        self._workers: list[SupervisedWorker] = []
         self._pending: deque[int] = deque()
         self._helpers = HelperRuns()
         self._stop_code: int | None = None  # what the supervisor exits with; None: it is not stopping
         self._interrupts = 0
         self._refused: InputError | None = None
-        self._rolling: deque[SupervisedCopy] = deque()
-        self._rolled: SupervisedCopy | None = None
-        self._look_s = 0.0
-        self._ever_ran = False
+        self._rolling: deque[SupervisedWorker] = deque()
+        self._rolled: SupervisedWorker | None = None
+        self._scan_s = 0.0
 
     # ---- the loop
 
     def run(self) -> int:
-        """Runs until all copies have ended for good, or a signal asks to stop. Returns the exit code.
+        """Runs until all workers have ended for good, or a signal asks to stop. Returns the exit code.
 
         Raises:
             InputError: the program cannot be run, or this machine does not allow to supervise it.
@@ -112,35 +111,35 @@ class Supervisor:
         self._strangers = set(own_children())  # of the program that became this one by exec
         self._environment = dict(os.environ)
         name = self._options.name or name_of(self._options.command)
-        self._report = SupervisorReport(name, self._options, self._copies, self._log, self._environment)
-        self._environment |= {_MARK: self._report.mark, "HOLDFAST_COPIES": str(len(self._copies))}
-        self._restarter = WorkerRestarter(self._options, self._report)
-        self._ender = WorkerEnder(self._report, self._helpers)
+        self._report = SupervisorReport(name, self._options, self._workers, self._log, self._environment)
+        self._environment |= {_MARK: self._report.mark, "HOLDFAST_WORKERS": str(self._options.workers)}
+        for number in range(1, self._options.workers + 1):
+            self._workers.append(SupervisedWorker(number, self._options, self._report, self._helpers))
         self._reserve = Reserve(_RESERVE)
         self._had_terminal = _has_terminal()
         try:
             with self._signals():
                 return self._run()
         finally:
-            for copy in self._copies:
-                copy.closed()  # a keeper whose channel is closed ends its worker
+            for worker in self._workers:
+                worker.closed()  # a reaper whose channel is closed ends its worker
             self._report.close()
             self._reserve.close()
 
     def _raise_limit(self) -> tuple[int, int]:
         before = resource.getrlimit(resource.RLIMIT_NOFILE)
-        need = most_descriptors(self._options.copies)
+        need = max_descriptors(self._options.workers)
         if 0 <= raise_nofile(need)[1] < need:
             raise InputError(
-                f"expected a limit of at least {need:,} descriptors for {counted(self._options.copies, 'worker')}, got "
-                f"{before[1]:,} (ulimit -Hn)"
+                f"expected a limit of at least {need:,} descriptors for {counted(self._options.workers, 'worker')}, "
+                f"got {before[1]:,} (ulimit -Hn)"
             )
         return before
 
     def _run(self) -> int:
-        command = one_line(" ".join(self._options.command))[:_MOST_COMMAND]
-        self._report.say("begin", f"runs {counted(len(self._copies), 'worker')}: {command}", pid=os.getpid())
-        self._report.say("watches", watched_words(self._options), keep=False)
+        command = one_line(" ".join(self._options.command))[:_MAX_COMMAND]
+        self._report.log("begin", f"runs {counted(len(self._workers), 'worker')}: {command}", pid=os.getpid())
+        self._report.log("watches", watched_words(self._options), keep=False)
         while not self._is_over():
             self._wait()
             with self._spending():
@@ -151,37 +150,37 @@ class Supervisor:
         """Does all that is due. Each part reads the clock anew: the one before it may have taken time."""
         self._handle_signals(time.monotonic())
         self._reap()
-        for copy in self._copies:
-            self._receive(copy, time.monotonic())
-            self._close_ended(copy, time.monotonic())
+        for worker in self._workers:
+            worker.receive(time.monotonic())
+            self._close_ended(worker, time.monotonic())
         self._helpers.finish(time.monotonic())
         self._start_due(time.monotonic())
-        if time.monotonic() >= self._look_s:
-            self._look_at_all()
-        for copy in self._copies:
-            self._ender.advance(copy, time.monotonic())
+        if time.monotonic() >= self._scan_s:
+            self._scan_all()
+        for worker in self._workers:
+            worker.advance(time.monotonic())
         self._roll(time.monotonic())
-        self._report.tell_systemd(time.monotonic(), is_stopping=self._stop_code is not None)
+        self._report.notify_systemd(time.monotonic(), is_stopping=self._stop_code is not None)
         self._report.publish(time.monotonic())
 
     def _is_over(self) -> bool:
         if self._rolling or self._rolled:
             return False
-        return all(copy.is_over for copy in self._copies)
+        return all(worker.is_over for worker in self._workers)
 
     def _end(self) -> int:
         self._kill_orphans(wait=True)
         self._helpers.close()
         if self._refused is not None:
             raise self._refused
-        failed = [copy for copy in self._copies if copy.state is CopyState.FAILED]
+        failed = [worker for worker in self._workers if worker.state is WorkerState.GIVEN_UP]
         code = self._stop_code if self._stop_code is not None else GAVE_UP if failed else FINE
         restarts = self._report.restart_words()
         if failed and self._stop_code is None:
-            text = f"gave up: {counted(len(failed), 'worker')} of {len(self._copies)} failed for good"
-            self._report.say("gave-up", f"{text}; {restarts}; exits with {code}", level="error")
+            text = f"gave up: {counted(len(failed), 'worker')} of {len(self._workers)} failed for good"
+            self._report.log("gave-up", f"{text}; {restarts}; exits with {code}", level="error")
         else:
-            self._report.say("end", f"all workers have ended; {restarts}; exits with {code}")
+            self._report.log("end", f"all workers have ended; {restarts}; exits with {code}")
         return code
 
     def _wait(self) -> None:
@@ -189,19 +188,19 @@ class Supervisor:
         now_s = time.monotonic()
         poll = select.poll()
         poll.register(self._wake_r, select.POLLIN)
-        for copy in self._copies:
-            if copy.keeper is not None and not copy.keeper_is_gone:
-                poll.register(copy.keeper.pidfd, select.POLLIN)
-                poll.register(copy.keeper.channel, select.POLLIN)
+        for worker in self._workers:
+            if worker.reaper is not None and not worker.reaper_is_gone:
+                poll.register(worker.reaper.pidfd, select.POLLIN)
+                poll.register(worker.reaper.channel, select.POLLIN)
         for fd in self._helpers.fds:
             poll.register(fd, select.POLLIN)
         wait_s = max(0.0, self._due_s() - now_s)
         events = poll.poll(math.ceil(wait_s * 1000))
         late_s = time.monotonic() - now_s - wait_s
         if late_s > max(_LATE_S, 3 * self._options.tick_s):
-            for copy in self._copies:
-                if copy.watch is not None:
-                    copy.watch.restart_clock(time.monotonic(), late_s)
+            for worker in self._workers:
+                if worker.watch is not None:
+                    worker.watch.restart_clock(time.monotonic(), late_s)
         ready = {fd for fd, _ in events}
         if self._wake_r in ready:
             with contextlib.suppress(OSError):
@@ -209,60 +208,41 @@ class Supervisor:
         self._helpers.read(ready)
 
     def _due_s(self) -> float:
-        due = [self._look_s]
-        for copy in self._copies:
-            if copy.state is CopyState.BACKOFF and not copy.is_running:
-                due.append(copy.due_s)
-            if copy.escalation is not None and copy.is_running:
-                due.append(copy.escalation.due_s)
-            if copy.keeper_is_gone and copy.is_running:
+        due = [self._scan_s]
+        for worker in self._workers:
+            if worker.state is WorkerState.BACKING_OFF:
+                due.append(worker.due_s)
+            if worker.escalation is not None and worker.is_running:
+                due.append(worker.escalation.due_s)
+            if worker.reaper_is_gone and worker.is_running:
                 due.append(time.monotonic() + _ORPHANS_S)
         return min(*due, self._helpers.due_s)
 
     # ---- starts and ends
 
     def _start_due(self, now_s: float) -> None:
-        for copy in self._copies:
-            if copy.state is CopyState.BACKOFF and not copy.is_running and now_s >= copy.due_s:
-                if self._stop_code is not None:
-                    copy.set_state(CopyState.DONE, "the supervisor stops")
-                    continue
-                self._start(copy, now_s)
+        for worker in self._workers:
+            if worker.state is WorkerState.BACKING_OFF and now_s >= worker.due_s:
+                if self._stop_code is None:
+                    self._start(worker, now_s)
+                else:
+                    worker.move(WorkerEvent.FINISH, "the supervisor stops")
 
-    def _start(self, copy: SupervisedCopy, now_s: float) -> None:
+    def _start(self, worker: SupervisedWorker, now_s: float) -> None:
         launch = WorkerLaunch(
             command=self._options.command,
-            environment=self._environment | {"HOLDFAST_COPY": str(copy.number)},
+            environment=self._environment | {"HOLDFAST_WORKER": str(worker.number)},
             nofile=self._nofile,
             stop_s=self._options.stop_s,
             grace_s=min(GRACE_S, self._options.stop_s),
             drain_s=self._options.drain_s,
         )
         try:
-            keeper = start_keeper(launch)
+            reaper = start_reaper(launch)
         except OSError as error:
-            self._restarter.not_started(copy, error.errno or EAGAIN, now_s)
+            worker.retry_start(error.errno or EAGAIN, now_s)
             return
-        copy.started(keeper, now_s)
-        if copy.restart_reason is not None:
-            copy.restarts[copy.restart_reason] += 1
-            copy.restart_reason = None
-        self._report.changed = True
-
-    def _receive(self, copy: SupervisedCopy, now_s: float) -> None:
-        for message in copy.receive(now_s):
-            match message:
-                case WorkerStarted():
-                    self._ever_ran = True
-                    self._report.say("start", f"{self._report.name_of(copy)} has started", copy)
-                    if copy.escalation is not None and copy.escalation.step is not None:
-                        self._ender.take(copy, copy.escalation.step)  # it was asked to end before it was there
-                case WorkerNotRun(number):
-                    why = os.strerror(number)
-                    hint = run_hint(self._options.command, number)
-                    copy.sentence = f"cannot run {self._options.command[0]}: {why}{hint}"
-                case WorkerEnded(status):
-                    copy.set_state(CopyState.STOPPING, describe_exit(os.waitstatus_to_exitcode(status)))
+        worker.forked(reaper, now_s)
 
     def _reap(self) -> None:
         """Reaps all children that have ended, also those that were adopted: as PID 1 it gets everybody's."""
@@ -274,53 +254,45 @@ class Supervisor:
             if not pid:
                 return
             self._helpers.reaped(pid)
-            for copy in self._copies:
-                if copy.keeper is not None and copy.keeper.pid == pid:
-                    copy.keeper_is_gone = True
+            for worker in self._workers:
+                if worker.reaper is not None and worker.reaper.pid == pid:
+                    worker.reaper_is_gone = True
 
-    def _close_ended(self, copy: SupervisedCopy, now_s: float) -> None:
-        if not copy.keeper_is_gone or copy.keeper is None:
+    def _close_ended(self, worker: SupervisedWorker, now_s: float) -> None:
+        if not worker.reaper_is_gone or worker.reaper is None:
             return
-        if copy.status is None and not copy.run_errno and self._kill_orphans():
-            return  # the keeper was killed: its processes are the supervisor's now, and end first
-        copy.closed()
-        self._report.changed = True
-        if copy.run_errno in _SHORTAGES and self._stop_code is None:
-            self._restarter.not_started(copy, copy.run_errno, now_s)
+        if worker.status is None and not worker.run_errno and self._kill_orphans():
+            return  # the reaper was killed: its processes are the supervisor's now, and end first
+        worker.closed()
+        if worker.run_errno in _SHORTAGES and self._stop_code is None:
+            worker.retry_start(worker.run_errno, now_s)
             return
-        if copy.run_errno and not self._ever_ran and self._stop_code is None:
-            self._refused = InputError(copy.sentence)
-            self._stop_all(FINE, copy.sentence, now_s)
-        if self._stop_code is None:
-            self._restarter.decide(copy, now_s)
-        else:
-            self._restarter.stopped(copy, now_s)
+        if worker.run_errno and not any(one.ever_ran for one in self._workers) and self._stop_code is None:
+            self._refused = InputError(worker.sentence)
+            self._stop_all(FINE, worker.sentence, now_s)
+        worker.decide(now_s, is_stopping=self._stop_code is not None)
 
-    # ---- looks
+    # ---- scans
 
-    def _look_at_all(self) -> None:
+    def _scan_all(self) -> None:
         now_s = time.monotonic()
-        for copy in self._copies:
-            if copy.keeper is None or copy.keeper_is_gone:
+        for worker in self._workers:
+            if worker.reaper is None or worker.reaper_is_gone:
                 continue
-            if copy.resume_keeper():
-                text = f"the keeper of {self._report.name_of(copy)} was stopped by a signal, and goes on"
-                self._report.say("health", text, copy, level="warning")
-            if copy.worker is not None and copy.watch is not None:
-                self._look_at(copy, copy.watch, time.monotonic())
+            worker.resume_reaper()
+            if worker.process is not None and worker.watch is not None:
+                self._scan(worker, worker.watch, time.monotonic())
         self._kill_orphans()
-        self._look_s = now_s + max(self._options.tick_s, _LOOK_SHARE * (time.monotonic() - now_s))
+        self._scan_s = now_s + max(self._options.tick_s, _SCAN_SHARE * (time.monotonic() - now_s))
 
-    def _look_at(self, copy: SupervisedCopy, watch: WorkerWatch, now_s: float) -> None:
+    def _scan(self, worker: SupervisedWorker, watch: WorkerWatch, now_s: float) -> None:
         before = watch.sentence
-        found = watch.look(now_s)
+        found = watch.scan(now_s)
         self._report.changed |= before != watch.sentence
-        if copy.escalation is None:
-            state = CopyState.DRAINING if watch.is_draining else CopyState.RUNNING
-            if state is not copy.state:
-                if watch.is_draining:
-                    self._report.say("drain", f"{self._report.name_of(copy)} drains: {watch.drain_reason}", copy)
-                copy.set_state(state, watch.sentence or "it runs")
+        if worker.escalation is None and watch.is_draining != (worker.state is WorkerState.DRAINING):
+            if watch.is_draining:
+                self._report.log("drain", f"{worker.name} drains: {watch.drain_reason}", worker)
+            worker.move(WorkerEvent.DRAINS if watch.is_draining else WorkerEvent.WORKS, watch.sentence or "it runs")
         if watch.progress is not None and now_s >= watch.progress.next_s:
             self._probe(watch, now_s)
         if watch.wants_pss:
@@ -328,21 +300,25 @@ class Supervisor:
         if watch.limits.wants_use:
             self._read_use(watch)
         if watch.note:
-            self._report.say("health", f"{self._report.name_of(copy)}: {watch.note}", copy, level="warning")
+            self._report.log("health", f"{worker.name}: {watch.note}", worker, level="warning")
             watch.note = ""
         if found is not None:
-            self._found(copy, found, now_s)
+            self._found(worker, found, now_s)
 
-    def _found(self, copy: SupervisedCopy, found: WorkerFinding, now_s: float) -> None:
-        times = replace(copy.times, stop_s=max(copy.times.stop_s, found.ask_s))
-        if copy.escalation is None:
+    def _found(self, worker: SupervisedWorker, found: WorkerFinding, now_s: float) -> None:
+        times = replace(worker.times, stop_s=max(worker.times.stop_s, found.ask_s))
+        if worker.escalation is None:
             make = plan_bad_health if found.is_bad else plan_recycle
-            self._ender.escalate(copy, make(found.reason, found.sentence, times), now_s)
-        elif found.is_bad and copy.escalation.plan.is_planned and copy.escalation.step in (EndStep.DRAIN, EndStep.ASK):
-            if copy.escalation.plan.reason is None:  # the supervisor stops
-                copy.escalation.hurry(EndStep.TERM, now_s)
+            worker.escalate(make(found.reason, found.sentence, times), now_s)
+        elif (
+            found.is_bad
+            and worker.escalation.plan.is_planned
+            and worker.escalation.step in (EndStep.DRAIN, EndStep.ASK)
+        ):
+            if worker.escalation.plan.reason is None:  # the supervisor stops
+                worker.escalation.hurry(EndStep.TERM, now_s)
             else:
-                self._ender.escalate(copy, plan_bad_health(found.reason, found.sentence, times), now_s)
+                worker.escalate(plan_bad_health(found.reason, found.sentence, times), now_s)
 
     def _probe(self, watch: WorkerWatch, now_s: float) -> None:
         progress = watch.progress
@@ -374,13 +350,13 @@ class Supervisor:
         if not self._helpers.start(partial(write_use, pid), _USE_S, done):
             done("")
 
-    # ---- processes of a keeper that was killed
+    # ---- processes of a reaper that was killed
 
     def _kill_orphans(self, *, wait: bool = False) -> int:
-        """Kills the processes that the supervisor adopted from a keeper. Returns how many there still were."""
+        """Kills the processes that the supervisor adopted from a reaper. Returns how many there still were."""
         while True:
-            keepers = {copy.keeper.pid for copy in self._copies if copy.keeper is not None}
-            found = [pid for pid in own_children() if pid not in keepers | self._helpers.pids | self._strangers]
+            reapers = {worker.reaper.pid for worker in self._workers if worker.reaper is not None}
+            found = [pid for pid in own_children() if pid not in reapers | self._helpers.pids | self._strangers]
             orphans = [Identity(pid, seen.start_ticks) for pid in found if (seen := self._is_orphan(pid)) is not None]
             for orphan in orphans:
                 kill_tree(orphan.pid)
@@ -400,7 +376,7 @@ class Supervisor:
             return None
         if os.getpid() != _PID_1:
             return seen
-        watches = [copy.watch for copy in self._copies if copy.watch is not None]
+        watches = [worker.watch for worker in self._workers if worker.watch is not None]
         known = any(pid in watch.tree and watch.tree[pid].start_ticks == seen.start_ticks for watch in watches)
         environment = read_or_none(REAL, f"/proc/{pid}/environ") or ""
         return seen if known or f"{_MARK}={self._report.mark}" in environment.split("\0") else None
@@ -445,42 +421,40 @@ class Supervisor:
                 if self._interrupts == 1:
                     self._stop_all(128 + number, "the supervisor was interrupted", now_s)
                 else:
-                    self._report.say("signal", f"{name} again: kills all workers", level="warning")
-                    for copy in self._copies:
-                        if copy.escalation is not None:
-                            copy.escalation.hurry(EndStep.KILL, now_s)
+                    self._report.log("signal", f"{name} again: kills all workers", level="warning")
+                    for worker in self._workers:
+                        if worker.escalation is not None:
+                            worker.escalation.hurry(EndStep.KILL, now_s)
             case signal.SIGHUP:
                 if self._had_terminal and not _has_terminal():
                     self._stop_all(128 + number, "the terminal was closed", now_s)
                 elif self._stop_code is None:
-                    self._report.say("signal", f"{name}: restarts the workers one after the other")
+                    self._report.log("signal", f"{name}: restarts the workers one after the other")
                     self._report.systemd.reloading()
-                    self._rolling = deque(self._copies)
+                    self._rolling = deque(self._workers)
             case signal.SIGUSR1:
-                self._report.say("signal", f"{name}: all workers drain and are started again")
-                for copy in self._copies:
-                    self._recycle(copy, f"the supervisor got {name}", now_s)
+                self._report.log("signal", f"{name}: all workers drain and are started again")
+                for worker in self._workers:
+                    self._recycle(worker, f"the supervisor got {name}", now_s)
             case signal.SIGUSR2:
-                self._report.say("signal", f"{name}: the stacks of all workers")
-                for copy in self._copies:
-                    self._ender.show_stacks(copy)
+                self._report.log("signal", f"{name}: the stacks of all workers")
+                for worker in self._workers:
+                    worker.show_stacks()
             case _:
-                sent = sum([copy.send(number) for copy in self._copies])
+                sent = sum([worker.send(number) for worker in self._workers])
                 if number not in _ROUTINE:
-                    self._report.say("signal", f"{name} was forwarded to {counted(sent, 'worker')}")
+                    self._report.log("signal", f"{name} was forwarded to {counted(sent, 'worker')}")
 
-    def _recycle(self, copy: SupervisedCopy, why: str, now_s: float) -> None:
+    def _recycle(self, worker: SupervisedWorker, why: str, now_s: float) -> None:
         """Replaces a worker because the operator asks for it."""
         if self._stop_code is not None:
             return
-        copy.policy.reset()
-        if not copy.is_running:
-            copy.restart_reason = copy.restart_reason or RestartReason.RECYCLE
-            copy.due_s = now_s
-            copy.set_state(CopyState.BACKOFF, why)
-        elif copy.escalation is None:
-            copy.refresh()
-            self._ender.escalate(copy, plan_recycle(RestartReason.RECYCLE, why, copy.times), now_s)
+        worker.policy.reset()
+        if not worker.is_running:
+            worker.restart_now(why, now_s)
+        elif worker.escalation is None:
+            worker.refresh()
+            worker.escalate(plan_recycle(RestartReason.RECYCLE, why, worker.times), now_s)
 
     def _stop_all(self, code: int, why: str, now_s: float) -> None:
         if self._stop_code is not None:
@@ -489,33 +463,33 @@ class Supervisor:
         self._rolling.clear()
         self._rolled = None
         again = " (Ctrl-C again kills the workers)" if self._interrupts else ""
-        self._report.say("stop", f"stops: {why}{again}")
+        self._report.log("stop", f"stops: {why}{again}")
         self._report.systemd.stopping()
-        for copy in self._copies:
-            if not copy.is_running:
-                if not copy.is_over:
-                    copy.set_state(CopyState.DONE, "the supervisor stops")
-            elif copy.escalation is None or copy.escalation.step in (None, EndStep.DRAIN):
-                copy.refresh()
-                self._ender.escalate(copy, plan_stop(why, copy.times), now_s)
+        for worker in self._workers:
+            if not worker.is_running:
+                if not worker.is_over:
+                    worker.move(WorkerEvent.FINISH, "the supervisor stops")
+            elif worker.escalation is None or worker.escalation.step in (None, EndStep.DRAIN):
+                worker.refresh()
+                worker.escalate(plan_stop(why, worker.times), now_s)
 
     def _roll(self, now_s: float) -> None:
         """Goes on with a rolling restart: the next worker is replaced when the last new one runs."""
-        copy = self._rolled
-        if copy is not None:
-            is_new = copy.worker is not None and copy.escalation is None and now_s - copy.started_s >= _SETTLED_S
-            if not is_new and not copy.is_over:
+        worker = self._rolled
+        if worker is not None:
+            is_new = worker.process is not None and worker.escalation is None and now_s - worker.started_s >= _SETTLED_S
+            if not is_new and not worker.is_over:
                 return
             self._rolled = None
-            if copy.state is CopyState.FAILED:
+            if worker.state is WorkerState.GIVEN_UP:
                 self._rolling.clear()
-                self._report.say(
+                self._report.log(
                     "signal",
-                    f"the restart of all workers ends here: {self._report.name_of(copy)} failed",
+                    f"the restart of all workers ends here: {worker.name} failed",
                     level="error",
                 )
             if not self._rolling:
-                self._report.say("signal", "the restart of all workers has ended")
+                self._report.log("signal", "the restart of all workers has ended")
                 self._report.systemd.ready()
         if self._rolling and self._stop_code is None:
             self._rolled = self._rolling.popleft()

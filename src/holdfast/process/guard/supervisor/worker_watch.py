@@ -1,4 +1,4 @@
-"""Looks at one worker from outside: its process tree, the heartbeats in it, what it uses and what it achieves."""
+"""Observes one worker from outside: its process tree, the heartbeats in it, what it uses and what it achieves."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from ..signals import handles_signal
 from .config import SuperviseOptions
 from .near_limit import LimitWatch
 from .outside_caps import CapWatches, ProcessUse, TreeUse, find_breach
-from .policy import RestartReason
 from .process_tree import Tree, read_tree, signal_all
 from .progress import ProgressWatch
+from .worker_machine import RestartReason
 
-_BAD_LOOKS = 2
-_NEW_PAGE_LOOKS = 5  # processes without a page are asked for one in every fifth look
+_BAD_SCANS = 2
+_NEW_PAGE_SCANS = 5  # processes without a page are asked for one in every fifth scan
 _FRESH_S = 10.0
 _DEFAULT_DRAIN_S = 900.0
 _REASONS = {
     Health.STOPPED: RestartReason.STOPPED,
     Health.FROZEN: RestartReason.FROZEN,
     Health.HUNG: RestartReason.HUNG,
-    Health.DARK: RestartReason.DARK,
+    Health.FAILING: RestartReason.FAILING,
 }
 
 
@@ -42,17 +42,17 @@ class WorkerFinding(NamedTuple):
     reason: RestartReason
     sentence: str
     is_bad: bool
-    looks: int = _BAD_LOOKS  # in how many looks in a row it must be found
+    scans: int = _BAD_SCANS  # in how many scans in a row it must be found
     ask_s: float = 0.0  # what a worker without a Guard gets to end, if longer than --stop-timeout
 
 
 class WorkerWatch:
     """What is known of one worker since it started."""
 
-    def __init__(self, options: SuperviseOptions, keeper: int, worker: int, copy: int, now_s: float) -> None:
+    def __init__(self, options: SuperviseOptions, reaper: int, root: int, number: int, now_s: float) -> None:
         self._options = options
-        self._keeper = keeper
-        self._worker = worker
+        self._reaper = reaper
+        self._root = root
         self.tree: Tree = {}
         self.pages: dict[int, Heartbeat] = {}
         self.sentence = ""  # of its health
@@ -60,11 +60,11 @@ class WorkerWatch:
         self.has_guard = False
         self.had_success = False  # as its guard, or the probe of its progress, has seen
         self.drained_without_success = False
-        self.drain_reason = ""  # why it drained by its own decision, as its guard said last
+        self.drain_reason = ""  # why it drained by its own decision, as its guard reported last
         self.asked_code = 0  # the exit code by which its guard asks for a restart
         self.wants_pss = False
         self._pss: tuple[int, float] | None = None
-        self._looks = 0
+        self._scans = 0
         self._suspect: tuple[RestartReason, int] | None = None
         self._stopped_since_s: dict[int, float] = {}
         self._ignored_until_s = 0.0
@@ -72,20 +72,15 @@ class WorkerWatch:
         self.limits = LimitWatch()
         self._cap_watches: CapWatches = {}
         self.note = ""  # what is to be reported, and is no reason to end the worker
-        self.progress = self._make_progress(copy, now_s)
+        self.progress = self._make_progress(number, now_s)
 
-    def _make_progress(self, copy: int, now_s: float) -> ProgressWatch | None:
+    def _make_progress(self, number: int, now_s: float) -> ProgressWatch | None:
         options = self._options
         what = options.progress_file or options.progress_http
         if what is None:
             return None
-        what = what.replace("{copy}", str(copy))
+        what = what.replace("{worker}", str(number))
         return ProgressWatch(what, options.probe_s, now_s, is_page=options.progress_http is not None)
-
-    @property
-    def processes(self) -> list[Identity]:
-        """The processes of the last look."""
-        return [Identity(pid, stat.start_ticks) for pid, stat in self.tree.items()]
 
     @property
     def guarded(self) -> list[Heartbeat]:
@@ -107,17 +102,17 @@ class WorkerWatch:
 
     def refresh(self) -> None:
         """Reads the tree and all heartbeats in it: before signals are sent."""
-        self.tree = read_tree(self._keeper)
+        self.tree = read_tree(self._reaper)
         self._read_pages(self.tree)
 
-    def look(self, now_s: float) -> WorkerFinding | None:
+    def scan(self, now_s: float) -> WorkerFinding | None:
         """Returns why the worker must be started anew, or None. It is called about once a second."""
-        self._looks += 1
-        self.tree = read_tree(self._keeper)
+        self._scans += 1
+        self.tree = read_tree(self._reaper)
         self._read_pages(
             pid
             for pid in self.tree
-            if pid == self._worker or pid in self.pages or (pid + self._looks) % _NEW_PAGE_LOOKS == 0
+            if pid == self._root or pid in self.pages or (pid + self._scans) % _NEW_PAGE_SCANS == 0
         )
         found = self._health(now_s)
         if found is None or not found.is_bad:
@@ -129,7 +124,7 @@ class WorkerWatch:
             return None
         times = self._suspect[1] + 1 if self._suspect and self._suspect[0] is found.reason else 1
         self._suspect = found.reason, times
-        return found if times >= found.looks else None
+        return found if times >= found.scans else None
 
     def restart_clock(self, now_s: float, gap_s: float) -> None:
         """Gives the worker time: it and the supervisor were stopped together, as a paused container is."""
@@ -162,7 +157,7 @@ class WorkerWatch:
         self.had_success |= page.ok_ns > 0
         if page.drain_ns:
             self.drain_reason, self.asked_code = page.reason, page.exit_code
-            self.drained_without_success = was_dark_at_drain(page)
+            self.drained_without_success = was_failing_at_drain(page)
 
     def ended(self) -> None:
         """Reads how its Guard has ended. The process is gone, and its page may be removed."""
@@ -177,7 +172,7 @@ class WorkerWatch:
     def _health(self, now_s: float) -> WorkerFinding | None:
         worst: WorkerFinding | None = None
         self.sentence = ""
-        stopped = [pid for pid in {self._worker, *self.pages} if pid in self.tree and self.tree[pid].state == "T"]
+        stopped = [pid for pid in {self._root, *self.pages} if pid in self.tree and self.tree[pid].state == "T"]
         self._stopped_since_s = {pid: self._stopped_since_s.get(pid, now_s) for pid in stopped}
         for pid in stopped:
             self.sentence = self._whose(pid) + "it is stopped by a signal (SIGCONT resumes it)"
@@ -200,7 +195,7 @@ class WorkerWatch:
             # wait for an answer: they get the time that its Guard gives them.
             anyway = classify_health(replace(page, state=GuardState.RUNNING), now_ns, limits, state)
             given_s = self.drain_s or 0.0
-            if anyway.health is Health.HUNG or (anyway.health is Health.DARK and found.since_s > given_s):
+            if anyway.health is Health.HUNG or (anyway.health is Health.FAILING and found.since_s > given_s):
                 found = anyway
         self.sentence = self._whose(page.pid) + found.sentence
         if not found.health.is_bad:
@@ -208,7 +203,7 @@ class WorkerWatch:
         return WorkerFinding(_REASONS[found.health], self.sentence, is_bad=True)
 
     def _whose(self, pid: int) -> str:
-        return "" if pid == self._worker else f"process {pid}: "
+        return "" if pid == self._root else f"process {pid}: "
 
     # ---- caps and progress
 
@@ -224,22 +219,22 @@ class WorkerWatch:
         use = TreeUse(
             processes=tuple(
                 ProcessUse(pid, count(REAL, pid) if with_fds else None, self._fd_limit(pid), stat.threads)
-                for pid, stat in sorted(self.tree.items(), key=lambda one: one[0] != self._worker)
+                for pid, stat in sorted(self.tree.items(), key=lambda one: one[0] != self._root)
             ),
             memory_bytes=self._memory(now_s),
         )
         found = find_breach(caps, use, self._cap_watches)
-        return None if found is None else WorkerFinding(found.reason, found.sentence, found.is_hard, looks=1)
+        return None if found is None else WorkerFinding(found.reason, found.sentence, found.is_hard, scans=1)
 
     def _near_limit(self, now_s: float) -> WorkerFinding | None:
         """Looks at the processes without a Guard, which has caps of its own."""
-        found = self.limits.look((pid for pid in self.tree if pid not in self.pages), now_s)
+        found = self.limits.scan((pid for pid in self.tree if pid not in self.pages), now_s)
         if found is None:
             return None
         sentence = self._whose(found.pid) + found.sentence
         if found.must_end:
             ask_s = self._options.drain_s or _DEFAULT_DRAIN_S
-            return WorkerFinding(RestartReason.FDS, sentence, is_bad=False, looks=1, ask_s=ask_s)
+            return WorkerFinding(RestartReason.FDS, sentence, is_bad=False, scans=1, ask_s=ask_s)
         self.note = sentence
         return None
 
@@ -256,7 +251,7 @@ class WorkerWatch:
 
     def _memory(self, now_s: float) -> int | None:
         """Returns the memory in use; None while it is being read. What processes share is in the RSS of each, so that
-        their sum only says when a closer look is due."""
+        their sum only decides when a closer scan is due."""
         cap = self._options.caps.get(RestartReason.RSS)
         if cap is None:
             return None
@@ -271,13 +266,13 @@ class WorkerWatch:
     def _progress_finding(self, now_s: float) -> WorkerFinding | None:
         sentence = "" if self.progress is None else self.progress.overdue(now_s)
         self.had_success |= self.progress is not None and self.progress.has_changed
-        return WorkerFinding(RestartReason.PROGRESS, sentence, is_bad=True, looks=1) if sentence else None
+        return WorkerFinding(RestartReason.PROGRESS, sentence, is_bad=True, scans=1) if sentence else None
 
 
-def was_dark_at_drain(page: Heartbeat) -> bool:
+def was_failing_at_drain(page: Heartbeat) -> bool:
     """Returns whether a Guard began to drain at a time when nothing had succeeded for too long."""
     then = replace(page, state=GuardState.RUNNING)
-    return classify_health(then, page.drain_ns).health is Health.DARK
+    return classify_health(then, page.drain_ns).health is Health.FAILING
 
 
 def _active(pages: Iterable[Heartbeat]) -> list[Heartbeat]:

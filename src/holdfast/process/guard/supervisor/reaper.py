@@ -1,12 +1,12 @@
-"""The keeper, or reaper: a small process between the supervisor and each worker, so that no process of it is left.
+"""The reaper: a small process between the supervisor and each worker, so that no process of it is left.
 
-    supervisor ── keeper ── worker ── its children
+    supervisor ── reaper ── worker ── its children
                     └────── processes whose parent has ended, such as daemons
 
-The keeper adopts every process of the worker whose parent ends (PR_SET_CHILD_SUBREAPER), also one that has a session
-of its own. When the worker has ended, it ends all others: SIGTERM, a short time, SIGKILL, until the kernel says that
-there is none. When the supervisor has ended, even by SIGKILL, it first ends the worker as the supervisor would: a Guard
-finishes its job. When the keeper itself is killed, the kernel kills the worker, and the supervisor adopts and kills the
+The reaper adopts every process of the worker whose parent ends (PR_SET_CHILD_SUBREAPER), also one that has a session
+of its own. When the worker has ended, it ends all others: SIGTERM, a short time, SIGKILL, until the kernel finds
+none. When the supervisor has ended, even by SIGKILL, it first ends the worker as the supervisor would: a Guard
+finishes its job. When the reaper itself is killed, the kernel kills the worker, and the supervisor adopts and kills the
 others.
 
 It is forked from the supervisor, which has one thread, and runs no other program. It reports over a socket: the
@@ -33,8 +33,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
 from ...._util.process import die_with_forker
-from .escalation import EndStep, Escalation, EscalationPlan, StepTimes, plan_stop
 from .process_tree import identities, kill_tree, read_tree, signal_all
+from .worker_machine import EndStep, Escalation, EscalationPlan, StepTimes, plan_stop
 from .worker_watch import ask_guards, drain_time_s, read_pages
 
 _PR_SET_PDEATHSIG = 1
@@ -42,7 +42,7 @@ _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _IN_CLOSE = 0x18  # a descriptor of the file, or its last mapping, was closed
 _F_SETSIG = 10
-_NAME = b"holdfast-keeper"
+_NAME = b"holdfast-reaper"
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _MESSAGE_BYTES = 4096
 _PAUSE_S = 0.01
@@ -92,7 +92,7 @@ class WorkerLaunch:
     nofile: tuple[int, int]
     stop_s: float
     grace_s: float
-    drain_s: float | None = None  # None: as the worker's Guard says
+    drain_s: float | None = None  # None: as in the worker's Guard
 
 
 # ---- in the supervisor
@@ -111,19 +111,19 @@ class WorkerEnded(NamedTuple):
     status: int  # as waitpid returns it
 
 
-KeeperMessage = WorkerStarted | WorkerNotRun | WorkerEnded
+ReaperMessage = WorkerStarted | WorkerNotRun | WorkerEnded
 
 
-class Keeper:
-    """A running keeper, as the supervisor sees it."""
+class Reaper:
+    """A running reaper, as the supervisor sees it."""
 
     def __init__(self, pid: int, pidfd: int, channel: socket.socket) -> None:
         self.pid = pid
         self.pidfd = pidfd
         self.channel = channel
 
-    def receive(self) -> KeeperMessage | None:
-        """Returns the next message, or None: there is none now, or the keeper has ended."""
+    def receive(self) -> ReaperMessage | None:
+        """Returns the next message, or None: there is none now, or the reaper has ended."""
         try:
             data, fds, _, _ = socket.recv_fds(self.channel, _MESSAGE_BYTES, 4)
         except OSError:
@@ -142,13 +142,13 @@ class Keeper:
         os.close(self.pidfd)
 
 
-def start_keeper(launch: WorkerLaunch) -> Keeper:
-    """Forks a keeper, which starts the worker. OSError: no descriptor or no process is left."""
+def start_reaper(launch: WorkerLaunch) -> Reaper:
+    """Forks a reaper, which starts the worker. OSError: no descriptor or no process is left."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     ours.setblocking(False)  # recv_fds ignores its flags
     parent = os.getpid()
     try:
-        pid = fork_with(lambda: _Keeping(launch, theirs, parent).run(), keep=theirs.fileno())
+        pid = fork_with(lambda: _Reaping(launch, theirs, parent).run(), keep=theirs.fileno())
     except OSError:
         ours.close()
         raise
@@ -157,10 +157,10 @@ def start_keeper(launch: WorkerLaunch) -> Keeper:
     try:
         pidfd = os.pidfd_open(pid)
     except OSError:
-        ours.close()  # tells the keeper to end
+        ours.close()  # makes the reaper end
         os.kill(pid, signal.SIGKILL)
         raise
-    return Keeper(pid, pidfd, ours)
+    return Reaper(pid, pidfd, ours)
 
 
 def fork_with(work: Callable[[], None], keep: int) -> int:
@@ -215,10 +215,10 @@ def reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-# ---- in the keeper
+# ---- in the reaper
 
 
-class _Keeping:
+class _Reaping:
     def __init__(self, launch: WorkerLaunch, channel: socket.socket, supervisor: int) -> None:
         self._launch = launch
         self._channel = channel
@@ -243,7 +243,7 @@ class _Keeping:
 
     def _handle_signals(self) -> None:
         """SIGTERM, and SIGCONT from the kernel when the supervisor has ended, end the worker. All others that could end
-        the keeper are ignored: they are not meant for it."""
+        the reaper are ignored: they are not meant for it."""
 
         def stop(number: int, *_: object) -> None:
             self._must_stop |= number == signal.SIGTERM or os.getppid() != self._supervisor
@@ -258,11 +258,11 @@ class _Keeping:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def _start(self) -> bool:
-        """Starts the worker. Returns False if its program cannot be run, which the supervisor is told."""
-        keeper = os.getpid()
+        """Starts the worker. Returns False if its program cannot be run, which it reports to the supervisor."""
+        reaper = os.getpid()
         error_r, error_w = os.pipe2(os.O_CLOEXEC)
         try:
-            self._worker = fork_with(lambda: _exec(self._launch, error_w, keeper), keep=error_w)
+            self._worker = fork_with(lambda: _exec(self._launch, error_w, reaper), keep=error_w)
         except OSError as error:
             self._report(_NOT_RUN, error.errno or 1)
             return False
@@ -344,7 +344,7 @@ class _Keeping:
 
 
 def _end_all() -> None:
-    """Kills what is left after an error in the keeper itself."""
+    """Kills what is left after an error in the reaper itself."""
     while True:
         try:
             if os.waitpid(-1, os.WNOHANG)[0]:
@@ -355,10 +355,10 @@ def _end_all() -> None:
         time.sleep(_PAUSE_S)
 
 
-def _exec(launch: WorkerLaunch, error_w: int, keeper: int) -> NoReturn:
+def _exec(launch: WorkerLaunch, error_w: int, reaper: int) -> NoReturn:
     try:
         os.setpgid(0, 0)
-        die_with_forker(keeper)
+        die_with_forker(reaper)
         environment = dict(launch.environment)
         if "LISTEN_PID" in environment:  # sockets that systemd passes on are for the process with this pid
             environment["LISTEN_PID"] = str(os.getpid())

@@ -1,22 +1,31 @@
-"""When a worker is started again, and by which steps it is ended: with a simulated clock."""
+"""The states of a worker, when it is started again, and by which steps it is ended: with a simulated clock."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from holdfast.process.guard.supervisor.escalation import (
+from holdfast.process.guard.supervisor.worker_machine import (
+    TRANSITIONS,
     EndStep,
     Escalation,
     EscalationPlan,
+    RestartMode,
+    RestartPolicy,
+    RestartReason,
+    RestartRules,
     StepTimes,
+    WorkerEnd,
+    WorkerEvent,
+    WorkerMachine,
+    WorkerState,
     plan_bad_health,
     plan_recycle,
     plan_stop,
 )
-from holdfast.process.guard.supervisor.policy import RestartPolicy, RestartReason, RestartRules
 
 
 def policy(uniform: Callable[[float, float], float] = lambda low, high: 1.0, **rules: float) -> RestartPolicy:
@@ -133,7 +142,7 @@ def test_a_stopped_process_writes_no_stacks() -> None:
 
 
 def test_a_worker_without_success_gets_the_time_of_its_guard_to_drain() -> None:
-    assert (EndStep.DRAIN, 900) in steps_of(plan_bad_health(RestartReason.DARK, "", GUARDED))
+    assert (EndStep.DRAIN, 900) in steps_of(plan_bad_health(RestartReason.FAILING, "", GUARDED))
 
 
 @pytest.mark.parametrize("reason", [RestartReason.HUNG, RestartReason.PROGRESS])
@@ -195,3 +204,81 @@ def test_hurry_leaves_steps_out() -> None:
     assert escalation.next_step(1.0) is EndStep.KILL
     escalation.hurry(EndStep.TERM, 1.1)  # it is over already
     assert escalation.next_step(1.1) is None
+
+
+# ---- states ------------------------------------------------------------------------------------------------
+
+
+def machine(mode: RestartMode = RestartMode.ON_FAILURE) -> WorkerMachine:
+    return WorkerMachine(RestartRules(), mode, lambda low, high: 1.0)
+
+
+def test_every_state_is_reached_and_leads_to_the_end() -> None:
+    assert set(TRANSITIONS) == set(WorkerState)
+    assert {event for row in TRANSITIONS.values() for event in row} == set(WorkerEvent)
+    for state in WorkerState:
+        reached = {state}
+        for _ in WorkerState:
+            reached |= {target for one in reached for target in TRANSITIONS[one].values()}
+        assert reached == set(WorkerState), state
+    assert {state for state in WorkerState if set(TRANSITIONS[state]) == {WorkerEvent.RECYCLE}} == {
+        state for state in WorkerState if state.is_final
+    }
+
+
+def test_a_late_event_changes_nothing() -> None:
+    worker = machine()
+    worker.move(WorkerEvent.STARTED, "too early")
+    assert (worker.state, worker.sentence) == (WorkerState.BACKING_OFF, "it was not started yet")
+
+
+@pytest.mark.parametrize(
+    ("mode", "end", "state", "outcome"),
+    [
+        ("on-failure", {"code": 0}, "done", ("done", None, "info")),
+        ("always", {"code": 0}, "backing-off", ("ended", "exit", "info")),
+        ("never", {"code": 75}, "given-up", ("ended", "recycle", "error")),
+        ("on-failure", {"code": 75}, "backing-off", ("ended", "recycle", "info")),
+        ("on-failure", {"code": 70, "asked_code": 70}, "backing-off", ("ended", "exit", "warning")),
+        ("on-failure", {"code": 9, "asked_code": 9}, "backing-off", ("ended", "recycle", "info")),
+        ("on-failure", {"code": -9}, "backing-off", ("ended", "signal", "warning")),
+        ("on-failure", {"code": None}, "backing-off", ("ended", "signal", "warning")),
+        ("on-failure", {"code": None, "run_errno": 2}, "backing-off", ("ended", "exit", "warning")),
+        ("on-failure", {"code": 75, "drained_without_success": True}, "backing-off", ("ended", "failing", "warning")),
+    ],
+)
+def test_what_follows_an_end(
+    mode: str, end: dict[str, Any], state: str, outcome: tuple[str, RestartReason | None, str]
+) -> None:
+    worker = machine(RestartMode(mode))
+    worker.start(0.0)
+    worker.move(WorkerEvent.STARTED, "it runs")
+    found = worker.ended(WorkerEnd(how="ended", uptime_s=100.0, **end), 100.0)
+    assert (worker.state, (found.kind, found.reason, found.level)) == (state, outcome)
+
+
+def test_a_worker_that_fails_at_its_start_is_given_up_and_an_operator_starts_it_again() -> None:
+    worker = machine()
+    states = []
+    for now_s in range(5):
+        worker.start(now_s)
+        worker.move(WorkerEvent.STARTED, "it runs")
+        found = worker.ended(WorkerEnd(how="ended with exit code 3", code=3, uptime_s=0.5), now_s + 0.5)
+        states.append(worker.state)
+    assert states == [WorkerState.BACKING_OFF] * 4 + [WorkerState.GIVEN_UP]
+    assert (found.kind, worker.restarts) == ("gave-up", {RestartReason.EXIT: 4})
+    worker.restart_now("SIGHUP", 10.0)
+    assert (worker.state, worker.due_s) == (WorkerState.BACKING_OFF, 10.0)
+
+
+def test_an_escalation_passes_through_draining_and_ending() -> None:
+    worker = machine()
+    worker.start(0.0)
+    worker.plan_end(plan_recycle(RestartReason.RECYCLE, "SIGHUP", GUARDED), 1.0)  # before it has started
+    worker.move(WorkerEvent.STARTED, "it runs")
+    assert worker.state is WorkerState.DRAINING
+    worker.plan_end(plan_bad_health(RestartReason.HUNG, "it is hung", GUARDED), 2.0)
+    assert worker.state is WorkerState.ENDING
+    found = worker.ended(WorkerEnd(how="was ended by SIGKILL", code=-9, uptime_s=20.0), 20.0)
+    assert (found.reason, worker.state, worker.due_s) == (RestartReason.HUNG, WorkerState.BACKING_OFF, 20.0)
+    assert found.text == "was ended by SIGKILL (hung: it is hung) after 20 s; starts again in 0.0 s"
