@@ -35,6 +35,7 @@ NO_ACCESS = 3
 BUG = 70
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class SignalledError(BaseException):
@@ -218,6 +219,23 @@ def worst_code(codes: Iterable[int]) -> int:
 def usage_error(text: str) -> click.UsageError:
     """Makes the error for wrong usage of the command that runs."""
     return click.UsageError(text, click.get_current_context(silent=True))
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Turns a ValueError of a public function into a usage error that names options instead of arguments."""
+    try:
+        yield
+    except ValueError as error:
+        text = re.sub(r"\b([a-z_]+)=", lambda found: f"--{found[1].replace('_', '-')}", str(error))
+        raise usage_error(text) from error
+
+
+def jobs_option(function: F) -> F:
+    from ..data.file_tools.parallel_files import cores
+
+    text = "Process N files in parallel.  [default: all cores]"
+    return click.option("-j", "--jobs", type=click.IntRange(min=1), default=cores, metavar="N", help=text)(function)
 
 
 def _parsed_by(parse: Callable[[str], T]) -> Callable[[click.Context, click.Parameter, str | None], T | None]:

@@ -21,15 +21,16 @@ from ...errors import InputError, StateError
 from ...schema import Column, check_schema
 from ..formats.base import GivenSchema
 from ..formats.columns import Pick
+from ..inputs import find_sources
 from .iterator import Iteration, T_co, batch_plan, stop_epoch
 from .options import Cache, Collate, Each, Function, OnCorrupt, OnError, Options, Where, as_int, check_choice, is_number
 from .order.sharding import Remainder
 from .pipeline.sample_cache import SampleCache
 from .random_access import RandomAccess
 from .sources.catalog import OnProgress
-from .sources.discovery import directory_schema, find_sources
 from .sources.file_source import ConcatSource, Files, FileSource, SelectSource, Source, SplitSource
 from .sources.mix import MixSource, Until
+from .sources.small_files import directory_schema
 
 if TYPE_CHECKING:
     import numpy as np

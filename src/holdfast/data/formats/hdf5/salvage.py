@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from ...._util.atomic import PartialFile, check_not_input, pwrite_all
 from ...._util.framing import Message
 from ....errors import InputError, WriteError
+from ..base import Problem
 from ..parts_manifest import check_not_only_copy
-from ..verify import Problem
 from .chunks import merge_ranges, subtract_ranges
 from .file_state import State, read_state, state_problems
 from .object_walk import NOT_LISTED, NOT_OPENED
@@ -67,6 +67,11 @@ class SalvagedHDF5(NamedTuple):
     datasets: list[SalvagedObject]
     problems: list[Problem]
     notes: list[str]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing could be kept, and so no file was written."""
+        return not self.objects_kept
 
     @property
     def rows_lost(self) -> int:

@@ -19,9 +19,9 @@ from ...._native import codec
 from ...._util.atomic import FileStamp, check_not_input
 from ....errors import CorruptError, DataError, UnfinishedError
 from ....procfs.locks import writers_of
+from ..base import Problem
 from ..columns import Ints
 from ..parts_manifest import check_not_only_copy
-from ..verify import Problem
 from .diagnostics import error_for
 from .frame_stream import Feed, FrameBatches, FrameStream, Progress, Verify
 from .manifest import renew_in_manifest
@@ -53,6 +53,10 @@ class RepairMap:
     headers: tuple[tuple[int, bytes], ...]
     problems: tuple[Problem, ...]
     packed: bool
+
+    def open(self, path: str | os.PathLike[str], *, verify: Verify = "all") -> RepairedShard:
+        """Opens the file again without another search. It must be the file that was searched."""
+        return RepairedShard(path, self, verify=verify)
 
     def place(self, offset: int) -> int:
         """Returns where a byte of the repaired view is in the corrupt file."""
@@ -251,12 +255,31 @@ class RepairedShard(_Framed):
             self._source.close()
 
 
-class Salvaged(NamedTuple):
+def open_damaged(
+    path: str | os.PathLike[str],
+    *,
+    verify: Verify = "all",
+    salvage: bool = False,
+    most: int = 1000,
+    keep_doubtful: bool = False,
+) -> RepairedShard:
+    """Opens the intact samples of a corrupt file. `salvage`, `most` and `keep_doubtful` are those of
+    build_repair_map(), whose errors this raises."""
+    repair_map = build_repair_map(path, salvage=salvage, most=most, keep_doubtful=keep_doubtful)
+    return RepairedShard(path, repair_map, verify=verify)
+
+
+class SalvagedRecords(NamedTuple):
     records_kept: int
     records_lost_at_least: int
     bytes_lost: int
     records_doubtful: int  # might be data of a corrupt record; left out unless keep_doubtful
     problems: list[Problem]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing could be kept, and so no file was written."""
+        return bool(self.problems) and not self.records_kept
 
     def as_dict(self) -> dict[str, object]:
         return {
@@ -277,7 +300,7 @@ def salvage_file(
     keep_empty: bool = True,
     keep_doubtful: bool = False,
     progress: Progress | None = None,
-) -> Salvaged:
+) -> SalvagedRecords:
     """Writes every intact record of `damaged` to `out`, in order. The corrupt file is never changed.
 
     keep_empty      False: if no record could be recovered, `out` is not written
@@ -303,4 +326,4 @@ def salvage_file(
         writer.discard()
     lost = sum(problem.records_lost for problem in problems)
     doubtful = sum(problem.records_doubtful for problem in problems)
-    return Salvaged(writer.records, lost, sum(problem.bytes_lost for problem in problems), doubtful, problems)
+    return SalvagedRecords(writer.records, lost, sum(problem.bytes_lost for problem in problems), doubtful, problems)

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 import holdfast as hold
+from holdfast import TFRecordReader
 from holdfast._native import codec
-from holdfast.data.formats.base import open_damaged
-from holdfast.data.formats.tfrecord import TFRecordReader
-from holdfast.data.formats.tfrecord.salvage import RepairedShard, build_repair_map
+from holdfast.data.formats.tfrecord.salvage import RepairedShard, build_repair_map, open_damaged
 from holdfast.errors import CorruptError, DecodeError, FormatError, UnfinishedError
 from holdfast.testing import ShardContract
 

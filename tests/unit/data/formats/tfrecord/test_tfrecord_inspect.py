@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from holdfast import TFRecordReader, TFRecordWriter
 from holdfast._native import codec
-from holdfast.data.formats.tfrecord import TFRecordReader, TFRecordWriter
 from holdfast.data.formats.tfrecord.index import make_index
 from holdfast.data.formats.tfrecord.inspect import survey_file
 from holdfast.data.formats.tfrecord.manifest import write_manifest
