@@ -227,8 +227,12 @@ def usage_errors() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        text = re.sub(r"\b([a-z_]+)=", lambda found: f"--{found[1].replace('_', '-')}", str(error))
-        raise usage_error(text) from error
+        raise usage_error(re.sub(r"\b([a-z_]+)=", _as_option, str(error))) from error
+
+
+def _as_option(argument: re.Match[str]) -> str:
+    name = {"overwrite": "force", "shard_bytes": "shard_size"}.get(argument[1], argument[1])
+    return f"--{name.replace('_', '-')}"
 
 
 def jobs_option(function: F) -> F:

@@ -79,7 +79,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .._util.text import counted, format_bytes, printable
+from .._util.text import counted, printable
 from ..data.file_tools.parallel_files import total_bytes
 from ..data.file_tools.salvage import SalvagedFile
 from ..data.file_tools.salvage import salvage as salvage_files
@@ -112,8 +112,6 @@ def salvage(
     in_place: bool,
     live: bool,
 ) -> int:
-    if in_place and (force or live):
-        raise usage_error(f"expected --in-place without {'--force' if force else '--live'}: it keeps what it replaces")
     if not in_place and len(files) < 2:
         raise usage_error(f"expected IN and OUT, got {files[0]!r} alone; --in-place needs no OUT")
     given = files if in_place else files[:-1]
@@ -149,12 +147,12 @@ def _code(file: SalvagedFile) -> int:
 def _show(screen: Screen, found: Any, out: str, keep_doubtful: bool) -> None:
     if found.problems:
         show_problems(screen, found.problems)
-    if not isinstance(found, SalvagedRecords):
+    if hasattr(found, "datasets"):
         _show_losses(screen, found)
         if found.problems:
             for note in found.notes:
                 screen.print(printable(note))
-    screen.print(_summary(found, printable(out)))
+    screen.print(found.summary(printable(out)))
     if isinstance(found, SalvagedRecords) and found.records_doubtful:
         records = counted(found.records_doubtful, "record")
         what = (
@@ -179,12 +177,12 @@ def _show_many(screen: Screen, files: list[SalvagedFile]) -> None:
 def _outcome(file: SalvagedFile) -> str:
     if file.error is not None:
         return describe(file.error)[0].removeprefix(f"{file.path}: ")
-    return _summary(file.found, file.target) + (f"; the corrupt file is {file.backup}" if file.backup else "")
+    return f"{file.found.summary(file.target)}{f'; the corrupt file is {file.backup}' if file.backup else ''}"
 
 
 def _totals(count: int, found: list[Any]) -> str:
     records = [one for one in found if isinstance(one, SalvagedRecords)]
-    datasets = [one for one in found if not isinstance(one, SalvagedRecords)]
+    datasets = [one for one in found if hasattr(one, "datasets")]
     written = sum(not one.is_empty for one in found)
     parts = [f"{written:,} of {counted(count, 'file')} written"]
     if records:
@@ -194,24 +192,6 @@ def _totals(count: int, found: list[Any]) -> str:
         lost = sum(one.rows_lost for one in datasets)
         parts.append(f"{counted(sum(len(one.datasets) for one in datasets), 'dataset')} kept, {lost:,} rows lost")
     return "; ".join(parts)
-
-
-def _summary(found: Any, out: str) -> str:
-    return _records_summary(found, out) if isinstance(found, SalvagedRecords) else _hdf5_summary(found, out)
-
-
-def _records_summary(found: SalvagedRecords, out: str) -> str:
-    kept = counted(found.records_kept, "record")
-    lost = f"{counted(found.records_lost_at_least, 'record')} ({format_bytes(found.bytes_lost)})"
-    if not found.problems and not found.records_kept:
-        return f"nothing was corrupt, but the file has no records: {out} is empty too"
-    if not found.problems:
-        return f"nothing was corrupt: kept all {kept} in {out}"
-    if not found.records_kept:
-        return f"nothing could be kept, {out} was not written; lost at least {lost}"
-    if not found.records_lost_at_least and not found.bytes_lost:
-        return f"kept all {kept} in {out}"
-    return f"kept {kept} in {out}; lost at least {lost}"
 
 
 # ---- HDF5
@@ -232,16 +212,3 @@ def _show_losses(screen: Screen, found: SalvagedHDF5) -> None:
 def _ranges(lost: list[tuple[int, int]]) -> str:
     shown = ", ".join(f"{low:,}–{high - 1:,}" if high - low > 1 else f"{low:,}" for low, high in lost[:_SHOWN_RANGES])
     return shown + (f" … ({len(lost)} ranges)" if len(lost) > _SHOWN_RANGES else "")
-
-
-def _hdf5_summary(found: SalvagedHDF5, out: str) -> str:
-    if not found.objects_kept:
-        return f"nothing could be kept, {out} was not written"
-    if not found.datasets and found.problems:
-        return f"no dataset could be kept; {out} has only groups and attributes"
-    kept = f"{counted(len(found.datasets), 'dataset')} in {out}"
-    if not found.problems:
-        return f"nothing was corrupt: kept all {kept}"
-    lost = f"; {counted(found.rows_lost, 'row')} lost" if found.rows_lost else "; none of their rows are lost"
-    doubtful = f", {counted(found.rows_doubtful, 'row')} doubtful" if found.rows_doubtful else ""
-    return f"kept {kept}{lost}{doubtful}"

@@ -264,7 +264,7 @@ class Format:
     index          (path, place, progress) stores an index; returns its path and the number of records
     open_damaged   (path, *, verify, salvage, most, keep_doubtful) opens the intact samples of a corrupt file
     salvage        (path, out, *, overwrite, keep_doubtful, live, like_input, progress) returns a report with is_empty,
-                   problems, as_dict(); like_input: compress `out` as `path` is
+                   problems, summary(out), as_dict(); like_input: compress `out` as `path` is
     merge          (paths, out, *, dry_run, overwrite, progress, and those of merge_options) returns a Merged
     split          (paths, folder, *, parts, part_bytes, name, compression, progress, jobs) returns FileEntry objects
     written        suffixes of files that can be written, the usual one first

@@ -28,16 +28,15 @@ def register(new: Format) -> None:
     FORMATS[new.name] = new
 
 
-register(HDF5)
 register(TAR)
+register(HDF5)
 register(TFRECORD)
 
 
 def titles(able: str = "") -> str:
     """Names the formats in an error message, those alone that have the function `able`: "TFRecord, HDF5 or tar"."""
     found = [one.title for one in reversed(FORMATS.values()) if not able or getattr(one, able) is not None]
-    found.sort(key=lambda title: title == TAR.title)
-    return " or ".join(filter(None, [", ".join(found[:-1]), found[-1]]))
+    return " or ".join(filter(None, [", ".join(found[:-1]), *found[-1:]]))
 
 
 def format_of_name(name: str) -> Format | None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import fsspec
 import pytest
-from holdfast.data.formats.registry import FORMATS, is_shard_name
 
 import holdfast as hold
+from holdfast.data.formats.registry import FORMATS, is_shard_name
 from holdfast.data.inputs import SourceSpec, expand, expand_braces, find_sources, is_beside
 from holdfast.errors import InputError
 

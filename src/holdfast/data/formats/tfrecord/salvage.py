@@ -17,6 +17,7 @@ import numpy as np
 
 from ...._native import codec
 from ...._util.atomic import FileStamp, check_not_input
+from ...._util.text import counted, format_bytes
 from ....errors import CorruptError, DataError, UnfinishedError
 from ....procfs.locks import writers_of
 from ..base import Problem
@@ -280,6 +281,20 @@ class SalvagedRecords(NamedTuple):
     def is_empty(self) -> bool:
         """Whether nothing could be kept, and so no file was written."""
         return bool(self.problems) and not self.records_kept
+
+    def summary(self, out: str) -> str:
+        """Describes the result in a line; `out`: the file that was written."""
+        kept = counted(self.records_kept, "record")
+        lost = f"{counted(self.records_lost_at_least, 'record')} ({format_bytes(self.bytes_lost)})"
+        if not self.problems and not self.records_kept:
+            return f"nothing was corrupt, but the file has no records: {out} is empty too"
+        if not self.problems:
+            return f"nothing was corrupt: kept all {kept} in {out}"
+        if not self.records_kept:
+            return f"nothing could be kept, {out} was not written; lost at least {lost}"
+        if not self.records_lost_at_least and not self.bytes_lost:
+            return f"kept all {kept} in {out}"
+        return f"kept {kept} in {out}; lost at least {lost}"
 
     def as_dict(self) -> dict[str, object]:
         return {
