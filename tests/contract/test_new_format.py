@@ -224,5 +224,5 @@ def test_commands_know_the_format(tmp_path: Path, capsys: Any) -> None:
     assert "'emb': hold.Float32(3)" in shown
     assert run(["index", path]) == 1
     assert run(["merge", path, "-o", str(tmp_path / "c.toy")]) == 2
-    (tmp_path / "a.toy").write_bytes(MAGIC)
+    (tmp_path / "a.toy").write_bytes(MAGIC + b"{}\n7\n")
     assert run(["verify", path]) == 1
