@@ -62,7 +62,7 @@ class Indexed(NamedTuple):
 @click.option("--cache", is_flag=True, help="Store the index in the user's cache directory, not beside FILE.")
 @jobs_option
 def index(screen: Screen, files: tuple[str, ...], cache: bool, jobs: int) -> int:
-    paths, repeated = expand_once(files, whole_runs=False)[1:]
+    paths = expand_once(files, whole_runs=False)
     work = partial(_index, "cache" if cache else "beside")
     with bar_for(screen, f"indexing {counted(len(paths), 'file')}", total_bytes(paths)) as bar:
         done = for_each_file(work, paths, jobs, bar.advance)
@@ -70,7 +70,7 @@ def index(screen: Screen, files: tuple[str, ...], cache: bool, jobs: int) -> int
     failed = [one for one in done if one.problem is not None]
     good = [one for one in done if one.problem is None]
     _show(screen, good, failed, cache)
-    show_repeated(screen, repeated, "indexed")
+    show_repeated(screen, paths.repeated, "indexed")
     return worst_code(one.code for one in done)
 
 

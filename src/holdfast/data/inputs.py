@@ -16,7 +16,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from ..errors import InputError, MissingFileError
 from ..schema import schema_file_name
@@ -275,17 +275,17 @@ def expand_below(arguments: Given | Iterable[Given]) -> dict[str, str]:
     return dict(found)
 
 
-class Expanded(NamedTuple):
-    """The files and dataset directories to report on, each once. `repeated`: what was given more than once."""
+class ExpandedOnce(ExpandedPaths):
+    """The dataset directories and files to report on, each once. `repeated`: what was given more than once."""
 
-    runs: list[str]
-    files: list[str]
-    repeated: list[str]
+    def __init__(self, runs: Iterable[str], files: Iterable[str], repeated: list[str]) -> None:
+        self.runs, self.files, self.repeated = list(runs), list(files), repeated
+        super().__init__([*self.runs, *self.files])
 
 
-def expand_once(arguments: Given | Iterable[Given] | Expanded, *, whole_runs: bool = True) -> Expanded:
+def expand_once(arguments: Given | Iterable[Given], *, whole_runs: bool = True) -> ExpandedOnce:
     """Returns what the arguments denote, each file once. Without `whole_runs`, the parts of dataset directories."""
-    if isinstance(arguments, Expanded):
+    if isinstance(arguments, ExpandedOnce):
         return arguments
     runs: dict[object, str] = {}
     files: dict[object, str] = {}
@@ -302,7 +302,7 @@ def expand_once(arguments: Given | Iterable[Given] | Expanded, *, whole_runs: bo
         if run is not None:
             repeated.append(f"{file} is a part of {run}")
             del files[identity]
-    return Expanded(list(runs.values()), list(files.values()), repeated)
+    return ExpandedOnce(runs.values(), files.values(), repeated)
 
 
 def _identity(path: str) -> object:

@@ -15,7 +15,7 @@ from ...errors import FormatError, HoldfastError
 from ...schema import Column, as_code
 from ..formats.registry import format_to_report
 from ..formats.tfrecord.inspect import TFRecordSurvey
-from ..inputs import Expanded, Given, expand_once
+from ..inputs import Given, expand_once
 from .parallel_files import for_each_file
 
 
@@ -61,7 +61,7 @@ class Inspected:
 
 
 def inspect(
-    paths: Given | Iterable[Given] | Expanded,
+    paths: Given | Iterable[Given],
     *,
     records: int = 100,
     jobs: int | None = None,
@@ -75,9 +75,9 @@ def inspect(
     jobs:      how many files are read at a time; None: one a core
     progress:  called with numbers of bytes, which add up to the size of the files
     """
-    folders, names, repeated = expand_once(paths)
-    surveys = [*map(_inspect_run, folders), *for_each_file(partial(_survey, records), names, jobs, progress)]
-    return Inspected([_inspected(survey) for survey in surveys], repeated)
+    given = expand_once(paths)
+    surveys = [*map(_inspect_run, given.runs), *for_each_file(partial(_survey, records), given.files, jobs, progress)]
+    return Inspected([_inspected(survey) for survey in surveys], given.repeated)
 
 
 def _survey(sample: int, file: str, /, *, progress: Progress | None) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..._util.progress import Progress
 from ..formats.base import Merged
-from ..formats.registry import FORMATS, find_format, format_of_name, format_to_report
+from ..formats.registry import FORMATS, find_format, format_of_name
 from ..inputs import Given, expand, is_run
 
 if TYPE_CHECKING:
@@ -55,14 +55,13 @@ def merge(
             raise ValueError(f"{name}= is for {_titles(name)} files that are passed by name")
         return _merge_run(runs[0], target, order or "exact", virtual, overwrite, dry_run, progress)
     files = expand(paths if isinstance(paths, list) else listed)
-    kinds = [format_to_report(file) for file in files]
+    kinds = [find_format(file) for file in files]
     for file, kind in zip(files, kinds, strict=True):
         if kind is not kinds[0]:
             found = f"{files[0]} is {kinds[0].title}, {file} is {kind.title}"
             raise ValueError(f"expected files of one format: {found}; use `holdfast convert`")
     kind = kinds[0]
     if kind.merge is None:
-        find_format(files[0])  # raises if it cannot be opened
         raise ValueError(f"{files[0]!r} is {kind.title}, which cannot be merged: `holdfast convert` joins such files")
     given |= {"order": order} if order is not None else {}
     given |= {"virtual": True} if virtual else {}

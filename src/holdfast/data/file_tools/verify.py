@@ -18,7 +18,7 @@ from ..formats.base import Problem, VerifiedFile
 from ..formats.parts_manifest import read_manifests
 from ..formats.registry import format_to_report
 from ..formats.tfrecord.verify import TFRecordReport
-from ..inputs import Expanded, Given, expand_once, is_run, runs_in, size_of_run
+from ..inputs import Given, expand_once, is_run, runs_in, size_of_run
 from .parallel_files import for_each_file
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Verified:
 
 
 def verify(
-    paths: Given | Iterable[Given] | Expanded,
+    paths: Given | Iterable[Given],
     *,
     run: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
@@ -98,11 +98,11 @@ def verify(
     """
     source = None if run is None else os.fspath(run)
     if source is not None and not is_run(source):
-        raise InputError(f"{source}: expected a dataset directory of hold.write as run=")
-    folders, names, repeated = expand_once(paths)
-    runs = [_verify_run(folder, progress) for folder in folders]
-    files = for_each_file(partial(_verify, source), names, jobs, progress)
-    return Verified(files, runs, suspicious(files), repeated)
+        raise InputError(f"{source}: expected a dataset directory of hold.write to compare with")
+    given = expand_once(paths)
+    runs = [_verify_run(folder, progress) for folder in given.runs]
+    files = for_each_file(partial(_verify, source), given.files, jobs, progress)
+    return Verified(files, runs, suspicious(files), given.repeated)
 
 
 def verify_alone(file: str, progress: Progress | None) -> VerifiedFile:
