@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from .data.formats.base import Problem as Problem
     from .data.formats.base import VerifiedFile as VerifiedFile
     from .data.formats.images import decode_image as decode_image
-    from .data.formats.tfrecord.index import Records as Records
-    from .data.formats.tfrecord.reader import TFRecordReader as TFRecordReader
-    from .data.formats.tfrecord.writer import TFRecordWriter as TFRecordWriter
+    from .data.formats.tfrecord.public import Records as Records
+    from .data.formats.tfrecord.public import TFRecordReader as TFRecordReader
+    from .data.formats.tfrecord.public import TFRecordWriter as TFRecordWriter
     from .data.h5py_guard import protect_h5py as protect_h5py
     from .data.loader.dataset import Dataset as Dataset
     from .data.loader.dataset import concat as concat
@@ -93,12 +93,12 @@ _HOMES = {
     "Merged": "data.formats.base",
     "Problem": "data.formats.base",
     "Ragged": "schema",
-    "Records": "data.formats.tfrecord.index",
+    "Records": "data.formats.tfrecord.public",
     "Salvaged": "data.file_tools.salvage",
     "SalvagedFile": "data.file_tools.salvage",
     "Shards": "data.file_tools.split",
-    "TFRecordReader": "data.formats.tfrecord.reader",
-    "TFRecordWriter": "data.formats.tfrecord.writer",
+    "TFRecordReader": "data.formats.tfrecord.public",
+    "TFRecordWriter": "data.formats.tfrecord.public",
     "Tracer": "process.fdtrace.tracer",
     "Verified": "data.file_tools.verify",
     "VerifiedFile": "data.formats.base",
