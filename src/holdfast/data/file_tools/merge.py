@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..._util.progress import Progress
 from ..formats.base import Merged
+from ..formats.hdf5.format import merged_hdf5
 from ..formats.registry import FORMATS, find_format, format_of_name
 from ..inputs import Given, expand, is_run
 
@@ -96,7 +97,7 @@ def _merge_run(
     if dry_run:
         return _of_parts(run.plan(order=order), out)
     if virtual:
-        return Merged.of_hdf5(run.view(out, overwrite=overwrite), out)
+        return merged_hdf5(run.view(out, overwrite=overwrite), out)
     return _of_parts(run.consolidate(out, order=order, overwrite=overwrite, progress=progress), out)
 
 

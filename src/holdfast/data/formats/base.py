@@ -25,7 +25,7 @@ from ...schema import Column, Schema, Value
 from .columns import Batch, BytesColumn
 
 if TYPE_CHECKING:
-    from .hdf5.merge.merge_files import MergedDataset, MergedHDF5
+    from .hdf5.merge.merge_files import MergedDataset
 
 GivenSchema = Mapping[str, Column | type[Value]]
 Rows = Sequence[int] | npt.NDArray[np.integer[Any]]
@@ -334,12 +334,6 @@ class Merged:
     def as_dict(self) -> dict[str, object]:
         """Returns what `holdfast merge --json` prints."""
         return self.document
-
-    @classmethod
-    def of_hdf5(cls, made: MergedHDF5, out: str) -> Merged:
-        same = ("files", "rows", "bytes", "crc32c", "datasets", "notes", "unchecked", "unrecorded")
-        facts: dict[str, Any] = {name: getattr(made, name) for name in same}
-        return cls(path=out, format="hdf5", **facts, document={"format": "hdf5", **made.as_dict(), "path": out})
 
 
 class Problem(NamedTuple):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..base import Format, GivenSchema, Lazy, Merged, Shard
+
+if TYPE_CHECKING:
+    from .merge.merge_files import MergedHDF5
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 _LAST_SIGNATURE = 1 << 16  # it may follow a user block of 512 bytes, 1,024 bytes, …
@@ -48,7 +51,14 @@ def _merge(paths: list[str], out: str, *, dry_run: bool, overwrite: bool, progre
         made = plan_hdf5(paths, **options)
     else:
         made = merge_hdf5(paths, out, **options, overwrite=overwrite, progress=progress)
-    return Merged.of_hdf5(made, out)
+    return merged_hdf5(made, out)
+
+
+def merged_hdf5(made: MergedHDF5, out: str) -> Merged:
+    """Returns the result of a merge, or of a view of parts, as hold.merge does."""
+    same = ("files", "rows", "bytes", "crc32c", "datasets", "notes", "unchecked", "unrecorded")
+    facts: dict[str, Any] = {name: getattr(made, name) for name in same}
+    return Merged(path=out, format="hdf5", **facts, document={"format": "hdf5", **made.as_dict(), "path": out})
 
 
 HDF5 = Format(
