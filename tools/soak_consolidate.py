@@ -12,7 +12,7 @@ from typing import Any
 from soak_rows import SCHEMA, count_wrong, forked, rows
 
 from holdfast._util.failpoints import MERGE_CHILD_NAMES, MERGE_PARENT_NAMES, MERGE_REPEATED_NAMES
-from holdfast.data.formats.base import open_shard
+from holdfast.data.formats.registry import open_shard
 from holdfast.data.writer.dataset_writer import write
 
 PARTS, PART_ROWS = 5, 200

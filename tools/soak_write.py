@@ -31,7 +31,7 @@ from soak_consolidate import soak_consolidate
 from soak_rows import PLAIN, SCHEMA, count_wrong, forked, rows
 
 from holdfast._util.failpoints import NAMES, PRODUCER_NAMES, SEALER_NAMES, SERVER_NAMES, VARIABLE
-from holdfast.data.formats.base import open_shard
+from holdfast.data.formats.registry import open_shard
 from holdfast.data.writer.dataset_writer import DatasetWriter, write
 from holdfast.data.writer.server import journal, server
 from holdfast.data.writer.server.client import connect

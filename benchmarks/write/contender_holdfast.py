@@ -18,7 +18,7 @@ import holdfast as hold
 from benchmarks.common.contenders import Job, Pass, serve
 from benchmarks.common.processes import Clock, open_descriptors
 from benchmarks.write.tasks import BLOCK_ROWS, CODECS, ROW_FLOATS, Blocks
-from holdfast.data.formats.hdf5.merge.merge_files import merge_hdf5
+from holdfast.data.formats.hdf5.merging.merge_files import merge_hdf5
 from holdfast.errors import HoldfastError
 
 SCHEMA: dict[str, Any] = {"x": hold.Float32(ROW_FLOATS)}

@@ -20,16 +20,33 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import errors as errors
     from ._util.fds import raise_nofile as raise_nofile
+    from .data.file_tools.inspect import Inspected as Inspected
+    from .data.file_tools.inspect import InspectedFile as InspectedFile
+    from .data.file_tools.inspect import inspect as inspect
+    from .data.file_tools.merge import merge as merge
+    from .data.file_tools.salvage import Salvaged as Salvaged
+    from .data.file_tools.salvage import SalvagedFile as SalvagedFile
+    from .data.file_tools.salvage import salvage as salvage
+    from .data.file_tools.split import Shards as Shards
+    from .data.file_tools.split import split as split
+    from .data.file_tools.verify import Verified as Verified
+    from .data.file_tools.verify import VerifiedRun as VerifiedRun
+    from .data.file_tools.verify import verify as verify
+    from .data.formats.base import FileEntry as FileEntry
+    from .data.formats.base import Merged as Merged
+    from .data.formats.base import Problem as Problem
+    from .data.formats.base import VerifiedFile as VerifiedFile
     from .data.formats.images import decode_image as decode_image
-    from .data.formats.tfrecord import Records as Records
-    from .data.formats.tfrecord import TFRecordReader as TFRecordReader
-    from .data.formats.tfrecord import TFRecordWriter as TFRecordWriter
+    from .data.formats.tfrecord.public import Records as Records
+    from .data.formats.tfrecord.public import TFRecordReader as TFRecordReader
+    from .data.formats.tfrecord.public import TFRecordWriter as TFRecordWriter
     from .data.h5py_guard import protect_h5py as protect_h5py
     from .data.loader.dataset import Dataset as Dataset
     from .data.loader.dataset import concat as concat
     from .data.loader.dataset import mix as mix
     from .data.loader.dataset import read as read
     from .data.loader.progress import progress as progress
+    from .data.rewrite.convert import Converted as Converted
     from .data.rewrite.convert import convert as convert
     from .data.runlog.logger import Log as Log
     from .data.runlog.logger import log as log
@@ -66,24 +83,36 @@ _HOMES = {
     "Array": "schema",
     "Bytes": "schema",
     "Cap": "process.guard.caps",
+    "Converted": "data.rewrite.convert",
     "Dataset": "data.loader.dataset",
+    "DatasetWriter": "data.writer.dataset_writer",
     "Diagnosed": "process.doctor.diagnose",
     "Explanation": "process.error_guide.explanation",
+    "FileEntry": "data.formats.base",
     "Float32": "schema",
     "Guard": "process.guard.guard",
     "HoldfastError": "errors",
+    "Inspected": "data.file_tools.inspect",
+    "InspectedFile": "data.file_tools.inspect",
     "Int64": "schema",
     "Locks": "process.filelocks.holders",
     "Log": "data.runlog.logger",
-    "DatasetWriter": "data.writer.dataset_writer",
+    "Merged": "data.formats.base",
     "OwnerGroup": "process.fd_owners.paths",
     "OwnerPath": "process.fd_owners.paths",
+    "Problem": "data.formats.base",
     "Ragged": "schema",
-    "Records": "data.formats.tfrecord",
+    "Records": "data.formats.tfrecord.public",
+    "Salvaged": "data.file_tools.salvage",
+    "SalvagedFile": "data.file_tools.salvage",
+    "Shards": "data.file_tools.split",
     "Snapshot": "procfs.snapshot",
-    "TFRecordReader": "data.formats.tfrecord",
-    "TFRecordWriter": "data.formats.tfrecord",
+    "TFRecordReader": "data.formats.tfrecord.public",
+    "TFRecordWriter": "data.formats.tfrecord.public",
     "Tracer": "process.fdtrace.tracer",
+    "Verified": "data.file_tools.verify",
+    "VerifiedFile": "data.formats.base",
+    "VerifiedRun": "data.file_tools.verify",
     "concat": "data.loader.dataset",
     "connect": "data.writer.server.client",
     "convert": "data.rewrite.convert",
@@ -91,10 +120,12 @@ _HOMES = {
     "diagnose": "process.doctor.diagnose",
     "errors": "",
     "explain": "process.error_guide.explain",
+    "inspect": "data.file_tools.inspect",
     "listen": "process.fd_owners.agent",
     "locked": "process.filelocks.lock",
     "locks": "process.filelocks.holders",
     "log": "data.runlog.logger",
+    "merge": "data.file_tools.merge",
     "mix": "data.loader.dataset",
     "no_leaks": "process.leakcheck.no_leaks",
     "owners": "process.fd_owners.owners",
@@ -103,7 +134,10 @@ _HOMES = {
     "protect_h5py": "data.h5py_guard",
     "raise_nofile": "_util.fds",
     "read": "data.loader.dataset",
+    "salvage": "data.file_tools.salvage",
     "snapshot": "procfs.snapshot",
+    "split": "data.file_tools.split",
+    "verify": "data.file_tools.verify",
     "write": "data.writer.dataset_writer",
 }
 

@@ -28,7 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from .data.formats.base import Shard, open_shard
+from .data.formats.base import Shard
+from .data.formats.registry import open_shard
 from .errors import DataError, HoldfastError, InputError, SchemaError, WriteError
 from .procfs.descriptors import count_own
 from .schema import Bytes, Column, Float32, Int64, Ragged

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 
+from holdfast.data.inputs import find_sources
 from holdfast.data.loader.sources.catalog import Catalog
-from holdfast.data.loader.sources.discovery import find_sources
 from holdfast.data.loader.sources.download_cache import DownloadCache
 from holdfast.errors import HoldfastError
 

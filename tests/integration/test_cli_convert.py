@@ -29,7 +29,7 @@ from cli_process import (
 )
 
 import holdfast as hold
-from holdfast.data.formats.base import open_shard
+from holdfast.data.formats.registry import open_shard
 
 
 def rows_of(path: Path) -> list[Any]:

@@ -108,7 +108,7 @@ def test_only_debug_shows_a_traceback(order: tuple[str, str], tmp_path: Path) ->
 
 def test_a_bug_is_called_one(shards: list[Path]) -> None:
     program = (
-        "import sys; from holdfast.cli import main, verify; verify.verify_file = lambda *a, **k: {}['x']; "
+        "import sys; from holdfast.cli import main, verify; verify.verify_files = lambda *a, **k: {}['x']; "
         f"sys.exit(main(['verify', {str(shards[0])!r}]))"
     )
     done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, check=False)

@@ -23,9 +23,9 @@ import pytest
 import holdfast as hold
 from holdfast._util.atomic import write_atomically
 from holdfast.cli.app import run
-from holdfast.data.formats.hdf5.merge.merge_files import merge_hdf5
+from holdfast.data.formats.hdf5.merging.merge_files import merge_hdf5
 from holdfast.data.formats.tfrecord.merge import merge_files
-from holdfast.data.rewrite.split import split_files
+from holdfast.data.formats.tfrecord.split import split_files
 from holdfast.data.writer.server.journal import Journal
 from holdfast.data.writer.server.leader_epoch import LeaderEpoch
 from holdfast.errors import MissingFileError, TargetExistsError

@@ -22,7 +22,7 @@ import numpy as np
 
 import holdfast as hold
 from holdfast._util.failpoints import NAMES, VARIABLE
-from holdfast.data.formats.base import open_shard
+from holdfast.data.formats.registry import open_shard
 from holdfast.data.writer.dataset_writer import DatasetWriter, write
 from holdfast.errors import HoldfastError, WriteError
 

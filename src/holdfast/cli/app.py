@@ -35,6 +35,7 @@ NO_ACCESS = 3
 BUG = 70
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class SignalledError(BaseException):
@@ -218,6 +219,29 @@ def worst_code(codes: Iterable[int]) -> int:
 def usage_error(text: str) -> click.UsageError:
     """Makes the error for wrong usage of the command that runs."""
     return click.UsageError(text, click.get_current_context(silent=True))
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Turns a ValueError of a public function into a usage error that names options instead of arguments."""
+    try:
+        yield
+    except ValueError as error:
+        raise usage_error(re.sub(r"\b([a-z_]+)=", _as_option, str(error))) from error
+
+
+def _as_option(argument: re.Match[str]) -> str:
+    name = {"overwrite": "force", "shard_bytes": "shard_size", "verify_sources": "no_verify_sources"}.get(
+        argument[1], argument[1]
+    )
+    return f"--{name.replace('_', '-')}"
+
+
+def jobs_option(function: F) -> F:
+    from ..data.file_tools.parallel_files import cores
+
+    text = "Process N files in parallel.  [default: all cores]"
+    return click.option("-j", "--jobs", type=click.IntRange(min=1), default=cores, metavar="N", help=text)(function)
 
 
 def _parsed_by(parse: Callable[[str], T]) -> Callable[[click.Context, click.Parameter, str | None], T | None]:

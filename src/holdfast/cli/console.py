@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress, ProgressColumn
 
-    from ..data.formats.tfrecord.manifest import FileEntry
+    from ..data.formats.base import FileEntry
 
 
 # ---- stdout and stderr

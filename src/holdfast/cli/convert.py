@@ -56,13 +56,13 @@ from typing import Any
 import click
 
 from .._util.text import counted, format_bytes, printable
+from ..data.formats.targets import MOST_SHARDS
 from ..data.rewrite.convert import Converted
 from ..data.rewrite.convert import convert as convert_files
 from ..data.rewrite.input_files import find
-from ..data.rewrite.targets import MOST_SHARDS
 from ..errors import SchemaError, cannot_open
 from ..schema import Array, Bytes, Column, Float32, Int64, Ragged, check_schema, schema_from_json
-from .app import COMPRESSION, FINE, command, size_of, usage_error
+from .app import COMPRESSION, FINE, command, size_of, usage_errors
 from .console import Screen, bar_for, show_files
 
 _TYPES: dict[str, Any] = {"Array": Array, "Bytes": Bytes, "Float32": Float32, "Int64": Int64, "Ragged": Ragged}
@@ -173,35 +173,22 @@ def convert(
     schema = None if schema_file is None else read_schema_file(schema_file)
     sources = find(files)
     total = sum(source.size_bytes for source in sources)
-    with bar_for(screen, f"converting {counted(len(sources), 'file')}", total) as bar:
-        try:
-            done = convert_files(
-                files,
-                out,
-                schema,
-                shards=shards,
-                shard_bytes=shard_size,
-                codec=codec,
-                compression=compression or "auto",
-                cast=cast,
-                overwrite=force,
-                progress=bar.advance,
-            )
-        except ValueError as error:
-            raise usage_error(str(error)) from error
-    screen.document(_as_dict(done))
+    with bar_for(screen, f"converting {counted(len(sources), 'file')}", total) as bar, usage_errors():
+        done = convert_files(
+            files,
+            out,
+            schema,
+            shards=shards,
+            shard_bytes=shard_size,
+            codec=codec,
+            compression=compression or "auto",
+            cast=cast,
+            overwrite=force,
+            progress=bar.advance,
+        )
+    screen.document(done.as_dict())
     _show(screen, done, len(sources), many=shards is not None or shard_size is not None)
     return FINE
-
-
-def _as_dict(done: Converted) -> dict[str, object]:
-    return {
-        "rows": done.rows,
-        "checksum": done.checksum,
-        "schema": {name: repr(column) for name, column in done.schema.items()},
-        "files": [entry.as_dict() for entry in done.files],
-        "notes": done.notes,
-    }
 
 
 def _show(screen: Screen, done: Converted, sources: int, *, many: bool) -> None:

@@ -25,21 +25,23 @@ file cannot be read, or its index cannot be written.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 
+from .._util.progress import Progress
 from .._util.text import counted, printable
-from ..data.formats.tfrecord.index import Place, make_index
+from ..data.file_tools.parallel_files import for_each_file, total_bytes
+from ..data.file_tools.split import UNSPLIT
+from ..data.formats.registry import format_able
+from ..data.formats.tfrecord.index import Place
 from ..data.formats.tfrecord.inspect import without_path
+from ..data.inputs import expand_once
 from ..errors import DataError, HoldfastError
-from .app import FINE, command, describe, worst_code
-from .console import Screen, show_repeated, show_rest
-from .parallel_jobs import for_each_file, jobs_option
-from .path_arguments import check_tfrecord, expand_once
+from .app import FINE, command, describe, jobs_option, worst_code
+from .console import Screen, bar_for, show_repeated, show_rest
 
 _SHOWN = 20
 
@@ -60,20 +62,22 @@ class Indexed(NamedTuple):
 @click.option("--cache", is_flag=True, help="Store the index in the user's cache directory, not beside FILE.")
 @jobs_option
 def index(screen: Screen, files: tuple[str, ...], cache: bool, jobs: int) -> int:
-    paths, repeated = expand_once(files, whole_runs=False)[1:]
+    paths = expand_once(files, whole_runs=False)
     work = partial(_index, "cache" if cache else "beside")
-    done = for_each_file(work, paths, jobs, screen, f"indexing {counted(len(paths), 'file')}")
+    with bar_for(screen, f"indexing {counted(len(paths), 'file')}", total_bytes(paths)) as bar:
+        done = for_each_file(work, paths, jobs, bar.advance)
     screen.document({"files": [one.as_dict() for one in done]})
     failed = [one for one in done if one.problem is not None]
     good = [one for one in done if one.problem is None]
     _show(screen, good, failed, cache)
-    show_repeated(screen, repeated, "indexed")
+    show_repeated(screen, paths.repeated, "indexed")
     return worst_code(one.code for one in done)
 
 
-def _index(place: Place, path: str, /, *, progress: Callable[[int], None] | None) -> Indexed:
+def _index(place: Place, path: str, /, *, progress: Progress | None) -> Indexed:
     try:
-        check_tfrecord(path)
+        make_index = format_able(path, "index", UNSPLIT).index
+        assert make_index is not None
         where, records = make_index(path, place, progress)
     except (HoldfastError, OSError) as error:
         message, code = describe(error)

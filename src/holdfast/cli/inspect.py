@@ -82,33 +82,26 @@ cannot be read (and none is corrupt).
 
 from __future__ import annotations
 
-import math
-import os
-from codecs import getincrementaldecoder
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
 from .._util.text import counted, format_bytes, printable
-from ..data.formats.tar.inspect import TarSurvey, inspect_tar
-from ..data.formats.tfrecord.inspect import Survey, survey_file
-from ..errors import FormatError, HoldfastError
-from ..schema import Column, as_code
-from .app import FOUND, NO_ACCESS, command, worst_code
-from .console import PIPE_WIDTH, Screen, show_facts, show_repeated, show_rest, show_schema
-from .parallel_jobs import for_each_file, jobs_option
-from .path_arguments import expand_once, format_of
+from ..data.file_tools.inspect import InspectedFile, RunSurvey
+from ..data.file_tools.inspect import inspect as inspect_files
+from ..data.file_tools.parallel_files import total_bytes
+from ..data.formats.registry import FORMATS
+from ..data.formats.tfrecord.inspect import TFRecordSurvey, text_of
+from ..data.inputs import expand_once
+from ..schema import as_code
+from .app import FOUND, NO_ACCESS, command, jobs_option, worst_code
+from .console import PIPE_WIDTH, Screen, bar_for, show_facts, show_repeated, show_rest, show_schema
 
 if TYPE_CHECKING:  # h5py is slow to import, and TFRecord files do not need it
     from ..data.formats.hdf5.inspect import HDF5Survey
-
-    AnySurvey: TypeAlias = "Survey | HDF5Survey | TarSurvey | RunSurvey"
+    from ..data.formats.tar.inspect import TarSurvey
 
 _COMPRESSION = {"none": "uncompressed", "gzip": "GZIP", "zlib": "ZLIB", "bzip2": "bzip2", "xz": "xz"}
 
@@ -126,83 +119,41 @@ _COMPRESSION = {"none": "uncompressed", "gzip": "GZIP", "zlib": "ZLIB", "bzip2":
 )
 @jobs_option
 def inspect(screen: Screen, files: tuple[str, ...], only_schema: bool, sample: int, jobs: int) -> int:
-    folders, paths, repeated = expand_once(files)
-    work = partial(_survey, sample=sample)
-    surveys: list[AnySurvey] = [*map(_inspect_run, folders)]
-    if paths:
-        surveys += for_each_file(work, paths, jobs, screen, f"inspecting {counted(len(paths), 'file')}")
-    screen.document({"files": [_as_dict(one) if isinstance(one, Survey) else one.as_dict() for one in surveys]})
+    paths = expand_once(files)
+    with bar_for(screen, f"inspecting {counted(len(paths.files), 'file')}", total_bytes(paths.files)) as bar:
+        found = inspect_files(paths, records=sample, jobs=jobs, progress=bar.advance)
+    screen.document(found.as_dict())
     if only_schema:
-        _show_schemas(screen, surveys)
+        _show_schemas(screen, found.files)
     else:
-        for i, survey in enumerate(surveys):
-            screen.print(*["\n"] if i else [], screen.styled(survey.path, "bold"))
-            if isinstance(survey, Survey):
-                _show(screen, survey)
-            elif isinstance(survey, RunSurvey):
-                _show_run(screen, survey)
-            elif isinstance(survey, TarSurvey):
-                _show_tar(screen, survey)
-            else:
-                _show_hdf5(screen, survey)
-        show_repeated(screen, repeated, "shown")
-    return worst_code(FOUND if one.readable else NO_ACCESS for one in surveys if _problem(one) is not None)
+        for i, file in enumerate(found.files):
+            screen.print(*["\n"] if i else [], screen.styled(file.path, "bold"))
+            show = _SHOW.get(type(file.survey).__name__)
+            _show_any(screen, file) if show is None else show(screen, file.survey)
+        show_repeated(screen, found.repeated, "shown")
+    return worst_code(FOUND if one.readable else NO_ACCESS for one in found.files if one.problem is not None)
 
 
-def _survey(file: str, /, *, progress: Callable[[int], None] | None, sample: int) -> AnySurvey:
-    try:
-        kind = format_of(file)
-    except FormatError as error:
-        return Survey(file, problem=error.reason, hint=error.hint)
-    if kind == "tar":
-        return inspect_tar(file, sample, progress)
-    if kind != "hdf5":
-        return survey_file(file, sample=sample, progress=progress)
-    from ..data.formats.hdf5.inspect import inspect_hdf5
-
-    return inspect_hdf5(file, progress)
-
-
-def _problem(survey: AnySurvey) -> str | None:
-    if isinstance(survey, (Survey, TarSurvey, RunSurvey)):
-        return survey.problem
-    return survey.problems[0] if survey.problems else None
-
-
-def _code(survey: AnySurvey) -> str:
-    """Returns the schema as code, or "" if there is none."""
-    if isinstance(survey, Survey):
-        return as_code(survey.inferred.schema) if survey.inferred else ""
-    return survey.code
-
-
-def _as_dict(survey: Survey) -> dict[str, object]:
-    found = survey.inferred
-    head = {"length": survey.head_of, "hex": survey.head.hex()} if survey.head_of else None
-    return {
-        "path": survey.path,
-        "format": survey.format,
-        "compression": survey.compression,
-        "bytes": survey.file_bytes,
-        "records": survey.records,
-        "record_bytes": survey.sizes._asdict() if survey.sizes else None,
-        "schema": {name: repr(column) for name, column in found.schema.items()} if found else None,
-        "sequence": found.sequence if found else False,
-        "notes": found.notes if found else {},
-        "first": {name: as_json(values) for name, values in found.examples.items()} if found else head,
-        "problem": survey.problem,
-    }
+def _show_any(screen: Screen, file: InspectedFile) -> None:
+    """Shows what every format has."""
+    facts = []
+    if file.format is not None:
+        facts = [("format", FORMATS[file.format].title), ("size", format_bytes(file.bytes)), ("rows", f"{file.rows:,}")]
+    show_facts(screen, [*facts, *([("problem", file.problem)] if file.problem is not None else [])])
+    if file.code:
+        screen.print()
+        show_schema(screen, file.code)
 
 
 # ---- TFRecord
 
 
-def _show(screen: Screen, survey: Survey) -> None:
+def _show(screen: Screen, survey: TFRecordSurvey) -> None:
     facts = []
     if survey.format:
         facts = [
             ("format", f"TFRecord, {_COMPRESSION[survey.compression]}"),
-            ("size", format_bytes(survey.file_bytes)),
+            ("size", format_bytes(survey.bytes)),
             ("records", _records(survey)),
             ("manifest", survey.manifest),
         ]
@@ -221,7 +172,7 @@ def _show(screen: Screen, survey: Survey) -> None:
             screen.print(f"    {row.hex(' '):<47}  {text}")
 
 
-def _records(survey: Survey) -> str:
+def _records(survey: TFRecordSurvey) -> str:
     intact = " intact" if survey.problem is not None else ""
     if survey.sizes is None:
         return f"none{intact}"
@@ -230,7 +181,7 @@ def _records(survey: Survey) -> str:
     return f"{survey.records:,}{intact}, {sizes}"
 
 
-def _show_inferred(screen: Screen, survey: Survey) -> None:
+def _show_inferred(screen: Screen, survey: TFRecordSurvey) -> None:
     found = survey.inferred
     assert found is not None
     kind = "tf.train.SequenceExample" if found.sequence else "tf.train.Example"
@@ -244,23 +195,24 @@ def _show_inferred(screen: Screen, survey: Survey) -> None:
         show_facts(screen, [(name, as_text(values)) for name, values in sorted(found.examples.items())])
 
 
-def _show_schemas(screen: Screen, surveys: list[AnySurvey]) -> None:
+def _show_schemas(screen: Screen, files: list[InspectedFile]) -> None:
     """Prints the schemas as code, each once for all files that have it."""
     by_code: dict[str, list[str]] = {}
-    for survey in surveys:
-        if _code(survey) or _problem(survey) is None:
-            by_code.setdefault(_code(survey), []).append(survey.path)
+    for file in files:
+        if file.code or file.problem is None:
+            by_code.setdefault(file.code, []).append(file.path)
     if any(by_code):
         screen.print("import holdfast as hold")
     for code, paths in by_code.items():
         if len(by_code) > 1:
             screen.print(*(f"\n# {printable(path)}" for path in paths))
         screen.print(f"\nschema = {code}" if code else "# no tf.train.Example messages")
-    for survey in surveys:
-        if not isinstance(survey, (Survey, TarSurvey, RunSurvey)) and survey.no_schema:
-            screen.print(f"# {printable(survey.path)}: not as columns: {printable(survey.no_schema)}")
-        if (problem := _problem(survey)) is not None:
-            screen.print(f"# {printable(survey.path)}: {printable(problem)}")
+    for file in files:
+        no_schema = file.as_dict().get("no_schema")
+        if no_schema:
+            screen.print(f"# {printable(file.path)}: not as columns: {printable(str(no_schema))}")
+        if file.problem is not None:
+            screen.print(f"# {printable(file.path)}: {printable(file.problem)}")
 
 
 # ---- HDF5
@@ -409,62 +361,10 @@ def _show_tar(screen: Screen, survey: TarSurvey) -> None:
 
 # ---- dataset directories
 
-_FORMATS = {"hdf5": "HDF5", "tfrecord": "TFRecord"}
-
-
-@dataclass(slots=True)
-class RunSurvey:
-    """What a dataset directory contains."""
-
-    path: str
-    schema: dict[str, Column] | None = None
-    formats: dict[str, int] = field(default_factory=dict)
-    rows: int = 0
-    bytes: int = 0
-    at_work: int = 0
-    problem: str | None = None
-    readable: bool = True
-
-    @property
-    def code(self) -> str:
-        return as_code(self.schema) if self.schema else ""
-
-    def as_dict(self) -> dict[str, object]:
-        return {
-            "path": self.path,
-            "format": "run",
-            "bytes": self.bytes,
-            "parts": sum(self.formats.values()),
-            "formats": self.formats,
-            "rows": self.rows,
-            "schema": {name: repr(column) for name, column in self.schema.items()} if self.schema else None,
-            "at_work": self.at_work,
-            "problem": self.problem,
-        }
-
-
-def _inspect_run(path: str) -> RunSurvey:
-    from ..data.writer.dataset_writer import DatasetWriter
-    from ..data.writer.directory import read_schema
-    from ..data.writer.workspace import dead_workspace, workspaces
-
-    survey = RunSurvey(path)
-    try:
-        survey.schema = read_schema(Path(path))
-        parts = DatasetWriter(Path(os.path.abspath(path)), survey.schema).parts()
-        survey.formats = dict(sorted(Counter(part.format for part in parts).items()))
-        survey.rows, survey.bytes = sum(part.rows for part in parts), sum(part.bytes for part in parts)
-        for workspace in workspaces(Path(path) / "tmp"):
-            with dead_workspace(workspace) as note:
-                survey.at_work += note is None
-    except HoldfastError as error:
-        survey.problem = str(error)
-    return survey
-
 
 def _show_run(screen: Screen, survey: RunSurvey) -> None:
     count = sum(survey.formats.values())
-    which = ", ".join(f"{n:,} {_FORMATS.get(kind, kind)}" for kind, n in survey.formats.items())
+    which = ", ".join(f"{n:,} {FORMATS[kind].title}" for kind, n in survey.formats.items())
     facts = [
         ("format", "dataset directory of hold.write"),
         ("size", format_bytes(survey.bytes)),
@@ -479,29 +379,18 @@ def _show_run(screen: Screen, survey: RunSurvey) -> None:
         show_schema(screen, survey.code)
 
 
+_SHOW: dict[str, Callable[[Screen, Any], None]] = {
+    "TFRecordSurvey": _show,
+    "HDF5Survey": _show_hdf5,
+    "TarSurvey": _show_tar,
+    "RunSurvey": _show_run,
+}
+
+
 # ---- values of the first record
 
-_LISTED = 16
-_BYTES = 64
 _TEXT_WIDTH = 40
 _TEXT_VALUES = 6
-
-
-def as_json(values: Sequence[Any]) -> Any:
-    """Returns one value, a list, or `{"length": …, "values": […]}`; nested for a list of lists."""
-    if len(values) == 1 and not isinstance(values[0], list):
-        return _value_as_json(values[0])
-    shown = [as_json(value) if isinstance(value, list) else _value_as_json(value) for value in values[:_LISTED]]
-    return shown if len(values) <= _LISTED else {"length": len(values), "values": shown}
-
-
-def _value_as_json(value: Any) -> Any:
-    if isinstance(value, bytes):
-        text = _text_of(value[:_BYTES])
-        return {"length": len(value)} | ({"hex": value[:_BYTES].hex()} if text is None else {"text": text})
-    if isinstance(value, float):
-        return float(_shortest(value)) if math.isfinite(value) else _shortest(value)
-    return value
 
 
 def as_text(values: Sequence[Any]) -> str:
@@ -525,21 +414,8 @@ def _value_as_text(value: Any) -> str:
 def _bytes_as_text(value: bytes) -> tuple[str, int]:
     """Returns as much as fits in a line, and how many bytes that is."""
     for taken in range(min(len(value), _TEXT_WIDTH), 0, -1):
-        text = _text_of(value[:taken])
+        text = text_of(value[:taken])
         shown = repr(value[:taken]) if text is None else repr(text)
         if len(shown) <= _TEXT_WIDTH + 2:
             return shown, taken
     return repr(value), len(value)
-
-
-def _shortest(value: float) -> str:
-    """Formats a 32-bit float with as few digits as identify it."""
-    return str(np.float32(value))
-
-
-def _text_of(data: bytes) -> str | None:
-    try:
-        text = getincrementaldecoder("utf-8")().decode(data)  # the cut may go through a character
-    except UnicodeDecodeError:
-        return None
-    return text if text.isprintable() else None

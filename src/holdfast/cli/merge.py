@@ -62,23 +62,21 @@ is written.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .._util.text import counted, format_bytes, printable
-from ..data.formats.suffixes import HDF5_SUFFIXES, TITLES
-from ..data.formats.tfrecord.merge import merge_files
-from .app import COMPRESSION, FINE, command, usage_error
+from ..data.file_tools.merge import merge as merge_files
+from ..data.file_tools.parallel_files import total_bytes
+from ..data.formats.base import Merged
+from ..data.inputs import expand, is_run, size_of_run
+from .app import COMPRESSION, FINE, command, usage_errors
 from .console import Screen, bar_for, show_rest
-from .parallel_jobs import total_bytes
-from .path_arguments import expand, format_of
 
 if TYPE_CHECKING:
-    from ..data.formats.hdf5.merge.merge_files import MergedDataset, MergedHDF5
-    from ..data.writer.consolidate import Consolidated
+    from ..data.formats.hdf5.merging.merge_files import MergedDataset
 
 _SHOWN_NOTES = 20
 _SHOWN_UNCHECKED = 3
@@ -118,97 +116,35 @@ def merge(
     force: bool,
     dry_run: bool,
 ) -> int:
-    runs = [file for file in files if is_run(file)]
-    if runs and len(files) > 1:
-        raise usage_error(f"{runs[0]!r} is a dataset directory: merge it alone, or pass its files in {runs[0]}/parts")
-    options: dict[str, Any] = {"order": order or "exact", "virtual": virtual, "force": force, "dry_run": dry_run}
-    if runs:
-        _reject_if(compression is not None, "--compression is for TFRecord files that are passed by name")
-        _reject_if(attributes is not None, "--attributes is for HDF5 files that are passed by name")
-        _reject_if(codec is not None, "--codec is for HDF5 files that are passed by name")
-        _reject_if(no_verify_sources, "--no-verify-sources is for files without records, and parts have them")
-        return _merge_run(screen, runs[0], out, **options)
-    paths = expand(files)
-    kinds = {path: format_of(path) for path in paths}
-    other = next((path for path in paths if kinds[path] != kinds[paths[0]]), None)
-    if other is not None:
-        found = f"{paths[0]} is {TITLES[kinds[paths[0]]]}, {other} is {TITLES[kinds[other]]}"
-        raise usage_error(f"expected files of one format: {found}; use `holdfast convert`")
-    _reject_if(
-        kinds[paths[0]] == "tar" and os.path.exists(paths[0]),
-        f"{paths[0]!r} is a tar: `tar -A` or `holdfast convert` joins tars",
-    )
-    if kinds[paths[0]] == "hdf5":
-        _reject_if(compression is not None, "--compression is for TFRecord; use --codec for HDF5")
-        no_rows = virtual and (codec is not None or no_verify_sources)
-        _reject_if(no_rows, "--codec and --no-verify-sources apply to copied rows; --virtual copies none")
-        is_tfrecord = ".tfrec" in os.path.basename(out).lower()
-        _reject_if(is_tfrecord, f"{out!r} is a name for TFRecord, these are HDF5 files; use `holdfast convert`")
-        options |= {"attributes": attributes or "same", "codec": codec, "no_verify_sources": no_verify_sources}
-        return _merge_hdf5(screen, paths, out, **options)
-    for_hdf5 = virtual or no_verify_sources or any(one is not None for one in (order, attributes, codec))
-    named = "--order, --virtual, --attributes, --codec and --no-verify-sources"
-    _reject_if(for_hdf5, f"{named} are for HDF5, these are TFRecord files")
-    is_hdf5_name = out.lower().endswith(HDF5_SUFFIXES)
-    _reject_if(is_hdf5_name, f"{out!r} is a name for HDF5, these are TFRecord files; use `holdfast convert`")
-    return _merge_tfrecord(screen, paths, out, compression, force, dry_run)
-
-
-def _reject_if(wrong: bool, text: str) -> None:
-    if wrong:
-        raise usage_error(text)
-
-
-def _merge_tfrecord(screen: Screen, paths: list[str], out: str, compression: Any, force: bool, dry_run: bool) -> int:
+    run = len(files) == 1 and is_run(files[0], with_schema=True)
+    given: Sequence[str] = files if any(is_run(file, with_schema=True) for file in files) else expand(files)
+    size = size_of_run(files[0]) if run else total_bytes(given)
+    options: dict[str, Any] = {"order": order, "virtual": virtual, "attributes": attributes, "codec": codec}
+    options |= {"compression": compression, "overwrite": force, "dry_run": dry_run}
+    options |= {"verify_sources": not no_verify_sources}
+    doing = "merging parts" if run else f"merging {counted(len(given), 'file')}"
+    with bar_for(screen, doing, 0 if dry_run else size) as bar, usage_errors():
+        made = merge_files(given, out, **options, progress=bar.advance)
+    screen.document(made.as_dict())
     if dry_run:
-        size = total_bytes(paths)
-        screen.document({"files": paths, "bytes": size, "out": out})
-        screen.print(f"{counted(len(paths), 'file')}, {format_bytes(size)}, would go to {printable(out)}")
+        _show(screen, [] if virtual and run else made.datasets, made.notes)
+        size_text = "" if "rows" in made.as_dict() else f", {format_bytes(made.bytes)},"
+        goes = "be shown by" if virtual else "go to"
+        screen.print(f"{_describe(made, run)}{size_text} would {goes} {printable(out)}")
         return FINE
-    with bar_for(screen, f"merging {counted(len(paths), 'file')}", total_bytes(paths)) as bar:
-        entry = merge_files(paths, out, compression=compression or "auto", overwrite=force, progress=bar.advance)
-    screen.document({"records": entry.records, "files": [entry.as_dict()]})
-    what = f"{counted(entry.records, 'record')} of {counted(len(paths), 'file')}"
-    screen.print(f"{what}, {format_bytes(entry.bytes)}, read back and compared: {printable(out)}")
+    _show(screen, [], made.notes)
+    if virtual:
+        _warn_about_view(screen, made.files)
+        screen.print(f"{_describe(made)} are shown by {printable(out)}")
+        return FINE
+    _warn_about_flips(screen, made, no_verify_sources)
+    manifest = "" if made.manifest is None else f" (manifest {made.manifest})"
+    text = f"{_describe(made, run)}, {format_bytes(made.bytes)}, {_checked(made)}"
+    screen.print(f"{text}: {printable(out)}{manifest}")
     return FINE
 
 
-def is_run(path: str) -> bool:
-    """Whether a directory was created by hold.write, and its schema is readable."""
-    return os.path.isdir(os.path.join(path, "parts")) and os.path.isfile(os.path.join(path, "schema.json"))
-
-
-def _merge_hdf5(
-    screen: Screen,
-    paths: list[str],
-    out: str,
-    *,
-    order: Any,
-    virtual: bool,
-    attributes: Any,
-    codec: Any,
-    no_verify_sources: bool,
-    force: bool,
-    dry_run: bool,
-) -> int:
-    from ..data.formats.hdf5.merge.merge_files import merge_hdf5, plan_hdf5
-
-    options: dict[str, Any] = {"order": order, "virtual": virtual, "attributes": attributes, "codec": codec}
-    if dry_run:
-        plan = plan_hdf5(paths, **options)
-        screen.document({"format": "hdf5", **plan.as_dict(), "path": out})
-        _show(screen, plan.datasets, plan.notes)
-        screen.print(f"{_describe_merge(plan)} would {_destination(virtual)} {printable(out)}")
-        return FINE
-    with bar_for(screen, f"merging {counted(len(paths), 'file')}", total_bytes(paths)) as bar:
-        options |= {"verify_sources": not no_verify_sources, "overwrite": force, "progress": bar.advance}
-        made = merge_hdf5(paths, out, **options)
-    screen.document({"format": "hdf5", **made.as_dict(), "path": out})
-    _show(screen, [], made.notes)
-    if virtual:
-        _warn_about_view(screen, len(paths))
-        screen.print(f"{_describe_merge(made)} are shown by {printable(out)}")
-        return FINE
+def _warn_about_flips(screen: Screen, made: Merged, no_verify_sources: bool) -> None:
     if made.unchecked:
         which = "the files" if made.unrecorded == made.files else f"{made.unrecorded:,} of the {made.files:,} files"
         named = ", ".join(printable(repr(one)) for one in made.unchecked[:_SHOWN_UNCHECKED])
@@ -216,63 +152,23 @@ def _merge_hdf5(
         how = ", because of --no-verify-sources" if no_verify_sources else ""
         text = f"bits flipped before the merge in {named}{more} go unnoticed{how}"
         screen.print(f"No checksums are beside {which}: {text}.")
-    sources = "its source" if made.files == 1 else "its sources"
-    screen.print(f"{_describe_merge(made)}, {format_bytes(made.bytes)}, compared with {sources}: {printable(out)}")
-    return FINE
 
 
-def _merge_run(screen: Screen, folder: str, out: str, *, order: Any, virtual: bool, force: bool, dry_run: bool) -> int:
-    from ..data.writer.dataset_writer import write
-
-    run = write(folder)
-    if dry_run:
-        plan = run.plan(order=order)
-        screen.document(_facts(plan) | {"path": out})
-        _show(screen, [] if virtual else plan.datasets, plan.notes)
-        screen.print(f"{_describe_parts(plan)} would {_destination(virtual)} {printable(out)}")
-        return FINE
-    if virtual:
-        view = run.view(out, overwrite=force)
-        screen.document({"format": "hdf5", **view.as_dict(), "path": out})
-        _warn_about_view(screen, view.files)
-        screen.print(f"{_describe_merge(view)} are shown by {printable(out)}")
-        return FINE
-    size = sum(record.bytes for record in run.parts())
-    with bar_for(screen, "merging parts", size) as bar:
-        made = run.consolidate(out, order=order, overwrite=force, progress=bar.advance)
-    screen.document(_facts(made) | {"path": out})
-    _show(screen, [], made.notes)
-    text = f"{_describe_parts(made)}, {format_bytes(made.bytes)}, every checksum verified, read back"
-    screen.print(f"{text}: {printable(out)} (manifest {made.manifest})")
-    return FINE
+def _describe(made: Merged, run: bool = False) -> str:
+    files = counted(made.files, "part" if run else "file")
+    unit = "row" if "rows" in made.as_dict() else "record"
+    rows = [] if made.rows is None else [counted(made.rows, unit)]
+    datasets = [counted(len(made.datasets), "dataset")] if unit == "row" and not run else []
+    contents = " in ".join(rows + datasets)
+    return f"{contents} of {files}" if contents else files
 
 
-def _describe_merge(made: MergedHDF5) -> str:
-    datasets = counted(len(made.datasets), "dataset")
-    rows = f"{counted(made.rows, 'row')} in {datasets}" if made.rows is not None else datasets
-    return f"{rows} of {counted(made.files, 'file')}"
-
-
-def _destination(virtual: bool) -> str:
-    return "be shown by" if virtual else "go to"
-
-
-def _describe_parts(made: Consolidated) -> str:
-    return f"{counted(made.rows, 'row')} of {counted(made.parts, 'part')}"
-
-
-def _facts(made: Consolidated) -> dict[str, object]:
-    return {
-        "format": made.format,
-        "order": made.order,
-        "parts": made.parts,
-        "rows": made.rows,
-        "bytes": made.bytes,
-        "crc32c": f"{made.crc32c:08x}",
-        "manifest": made.manifest,
-        "datasets": [one._asdict() for one in made.datasets],
-        "notes": made.notes,
-    }
+def _checked(made: Merged) -> str:
+    if made.manifest is not None:
+        return "every checksum verified, read back"
+    if "rows" in made.as_dict():
+        return "compared with its source" if made.files == 1 else "compared with its sources"
+    return "read back and compared"
 
 
 def _show(screen: Screen, datasets: Sequence[MergedDataset], notes: list[str]) -> None:

@@ -192,8 +192,7 @@ def plan(
 
 
 def _count_files(data: tuple[str, ...]) -> int:
-    from ..data.loader.sources.discovery import check_file
-    from .path_arguments import expand  # knows the formats, which takes a while to load
+    from ..data.inputs import check_file, expand  # knows the formats, which takes a while to load
 
     return len([check_file(file) for file in expand(data)])
 

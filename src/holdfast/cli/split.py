@@ -32,15 +32,15 @@ from typing import Any
 
 import click
 
-from .._native import codec
 from .._util.text import counted, printable
-from ..data.formats.tfrecord.manifest import MANIFEST_NAME, FileEntry
-from ..data.rewrite.split import split_files
-from ..data.rewrite.targets import MOST_SHARDS
-from .app import COMPRESSION, FINE, command, size_of, usage_error
+from ..data.file_tools.parallel_files import total_bytes
+from ..data.file_tools.split import Shards
+from ..data.file_tools.split import split as split_files
+from ..data.formats.targets import MOST_SHARDS
+from ..data.formats.tfrecord.manifest import MANIFEST_NAME
+from ..data.inputs import expand
+from .app import COMPRESSION, FINE, command, jobs_option, size_of, usage_error, usage_errors
 from .console import Screen, bar_for, show_files
-from .parallel_jobs import jobs_option, total_bytes
-from .path_arguments import check_tfrecord, expand
 
 
 @command(__doc__)
@@ -64,29 +64,17 @@ def split(
     if (parts is None) == (size is None):
         raise usage_error("expected either the number of files (-n) or their size (--size)")
     paths = expand(files)
-    for path in paths:
-        check_tfrecord(path)
-    with bar_for(screen, f"splitting {counted(len(paths), 'file')}", total_bytes(paths)) as bar:
-        try:
-            entries = split_files(
-                paths,
-                out,
-                parts=parts,
-                part_bytes=size,
-                name=name,
-                compression=compression,
-                progress=bar.advance,
-                jobs=jobs if codec.NATIVE else 1,
-            )
-        except ValueError as error:
-            raise usage_error(str(error)) from error
-    records = sum(entry.records for entry in entries)
-    screen.document({"records": records, "files": [entry.as_dict() for entry in entries]})
-    _show(screen, entries, records, out)
+    options: dict[str, Any] = {"parts": parts, "size": size, "name": name, "compression": compression, "jobs": jobs}
+    doing = f"splitting {counted(len(paths), 'file')}"
+    with bar_for(screen, doing, total_bytes(paths)) as bar, usage_errors():
+        made = split_files(paths, out, **options, progress=bar.advance)
+    screen.document(made.as_dict())
+    _show(screen, made, out)
     return FINE
 
 
-def _show(screen: Screen, entries: list[FileEntry], records: int, folder: str) -> None:
+def _show(screen: Screen, made: Shards, folder: str) -> None:
+    entries, records = made.files, made.records
     show_files(screen, entries, "records")
     empty = sum(not entry.records for entry in entries)
     if empty:

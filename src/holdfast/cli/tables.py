@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .._util.text import printable
-from ..data.formats.verify import Problem
+from ..data.formats.base import Problem
 from .console import Screen, show_rest
 
 # One character each, so that columns stay aligned.

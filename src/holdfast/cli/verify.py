@@ -79,32 +79,23 @@ from __future__ import annotations
 
 import os
 import shlex
-import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from .._util.text import counted, format_bytes, printable
-from ..data.formats.tar.verify import TarReport, verify_tar
-from ..data.formats.tfrecord.verify import TFRecordReport, verify_file
-from ..data.formats.verify import Problem
-from ..errors import FormatError, HoldfastError, InputError, MissingFileError
-from .app import FOUND, NO_ACCESS, command, worst_code
+from ..data.file_tools.parallel_files import total_bytes
+from ..data.file_tools.verify import VerifiedRun
+from ..data.file_tools.verify import verify as verify_files
+from ..data.formats.base import VerifiedFile
+from ..data.inputs import expand_once, size_of_run
+from .app import FOUND, NO_ACCESS, command, jobs_option, worst_code
 from .console import Screen, bar_for, show_repeated, show_rest
-from .parallel_jobs import for_each_file, jobs_option
-from .path_arguments import expand_once, format_of, is_run, runs_in, size_of_run
 from .tables import number, show_problems
 
 if TYPE_CHECKING:  # h5py is slow to import, and TFRecord files do not need it
-    from ..data.formats.hdf5.verify import HDF5Report
     from ..data.writer.verify import Problem as RunProblem
-    from ..data.writer.verify import Report
-
-    AnyReport = TFRecordReport | HDF5Report | TarReport
 
 _SHOWN_FILES = 20
 _SHOWN_PROBLEMS = 8
@@ -116,16 +107,13 @@ _SHOWN_NOTES = 20
 @click.option("--run", "source", metavar="RUN", help="The dataset directory that FILEs were consolidated from.")
 @jobs_option
 def verify(screen: Screen, files: tuple[str, ...], source: str | None, jobs: int) -> int:
-    if source is not None and not is_run(source):
-        raise InputError(f"{source}: expected a dataset directory of hold.write as --run")
-    folders, paths, repeated = expand_once(files)
-    runs = _verify_runs(screen, folders)
-    doing = f"verifying {counted(len(paths), 'file')}"
-    reports = for_each_file(partial(_verify, source), paths, jobs, screen, doing) if paths else []
-    every: list[AnyReport | RunReport] = [*reports, *runs]
-    odd = suspicious(reports)
-    facts = [one.as_dict() for one in every]
-    screen.document({"ok": all(one.ok for one in every), "files": facts, "suspicious": odd})
+    paths = expand_once(files)
+    counts = [(len(paths.files), "file"), (len(paths.runs), "dataset")]
+    doing = f"verifying {' and '.join(counted(count, what) for count, what in counts if count)}"
+    with bar_for(screen, doing, total_bytes(paths.files) + sum(map(size_of_run, paths.runs))) as bar:
+        found = verify_files(paths, run=source, jobs=jobs, progress=bar.advance)
+    screen.document(found.as_dict())
+    reports, runs, odd = found.files, found.runs, found.suspicious
     bad = [report for report in reports if not report.ok]
     for report in bad[:_SHOWN_FILES]:
         _show(screen, report)
@@ -142,48 +130,18 @@ def verify(screen: Screen, files: tuple[str, ...], source: str | None, jobs: int
     for note in odd[:_SHOWN_NOTES]:
         screen.print(f"Suspicious: {printable(note)}.")
     show_rest(screen, len(odd) - _SHOWN_NOTES, "note")
-    show_repeated(screen, repeated, "checked")
+    show_repeated(screen, found.repeated, "checked")
     for run in runs:
         screen.print(_run_summary(run))
     if reports:
         screen.print(_summary(reports, bad))
-    return worst_code(FOUND if one.readable else NO_ACCESS for one in every if not one.ok)
+    readable = [one.readable for one in reports if not one.ok] + [run.readable for run in runs if not run.ok]
+    return worst_code(FOUND if one else NO_ACCESS for one in readable)
 
 
-def _verify_runs(screen: Screen, folders: list[str]) -> list[RunReport]:
-    with bar_for(screen, f"verifying {counted(len(folders), 'dataset')}", sum(map(size_of_run, folders))) as bar:
-        return [_verify_run(folder, bar.advance) for folder in folders]
-
-
-def _verify(run: str | None, file: str, /, *, progress: Callable[[int], None] | None) -> AnyReport:
-    report = verify_alone(file, progress)
-    if not report.readable or isinstance(report, TarReport):
-        return report
-    problem = _check_manifest(file, run)
-    if problem is None:
-        return report
-    if problem:
-        offset = 0 if isinstance(report, TFRecordReport) else None
-        return replace(report, problems=[*report.problems, Problem(offset, None, problem)])
-    notes = [note for note in report.notes if note not in report.unchecked]  # the file checksum covers these
-    return replace(report, notes=notes, unchecked=())
-
-
-def verify_alone(file: str, progress: Callable[[int], None] | None) -> AnyReport:
-    try:
-        kind = format_of(file)
-    except FormatError as error:
-        return TFRecordReport(file, problems=[Problem(None, None, error.reason)], hint=error.hint)
-    if kind == "hdf5":
-        from ..data.formats.hdf5.verify import verify_hdf5
-
-        return verify_hdf5(file, progress)
-    return verify_tar(file, progress) if kind == "tar" else verify_file(file, progress)
-
-
-def _show(screen: Screen, report: AnyReport) -> None:
+def _show(screen: Screen, report: VerifiedFile) -> None:
     screen.print(screen.styled(report.path, "bold red"))
-    show_problems(screen, report.problems, inline=isinstance(report, TarReport))
+    show_problems(screen, report.problems, inline=report.content[1] == "sample")
 
 
 def _show_salvage(screen: Screen, files: Sequence[str], count: int) -> None:
@@ -195,7 +153,7 @@ def _show_salvage(screen: Screen, files: Sequence[str], count: int) -> None:
         screen.print(f"`holdfast salvage {given} --in-place` replaces them, and keeps each as FILE.corrupt.")
 
 
-def _show_notes(screen: Screen, reports: list[AnyReport]) -> None:
+def _show_notes(screen: Screen, reports: list[VerifiedFile]) -> None:
     """Prints each note once, with its files unless it concerns all of them."""
     files: dict[str, list[str]] = {}
     for report in reports:
@@ -207,54 +165,13 @@ def _show_notes(screen: Screen, reports: list[AnyReport]) -> None:
     show_rest(screen, len(files) - _SHOWN_NOTES, "note")
 
 
-_FEWEST_SIBLINGS = 4  # for a median that means something
-_FEW = 10  # one file in so many may differ; where more do, the files simply vary
-
-
-def suspicious(reports: Sequence[AnyReport]) -> list[str]:
-    """Returns notes on intact files that hold nothing, or at most half or at least twice as much as their siblings.
-
-    Siblings are files of one format in one folder. Records, samples or rows are compared, and bytes.
-    """
-    notes = []
-    siblings: dict[tuple[str, type, int], list[tuple[str, int, str]]] = {}
-    for report in reports:
-        if not report.ok:
-            continue
-        count, unit = _content(report)
-        if not count:
-            notes.append(f"{report.path} is intact, but has no {unit}s")
-            continue
-        for which, what in enumerate(((count, unit), (report.bytes, "byte"))):
-            key = os.path.dirname(report.path), type(report), which
-            siblings.setdefault(key, []).append((report.path, *what))
-    odd: dict[str, str] = {}  # by file: its count, or else its size
-    for files in siblings.values():
-        middle = statistics.median(count for _, count, _ in files)
-        outliers = [one for one in files if not middle / 2 < one[1] < middle * 2]
-        if len(files) >= _FEWEST_SIBLINGS and len(outliers) <= max(1, len(files) // _FEW):
-            more = f"the median of the {len(files):,} files beside it is {middle:,.0f}"
-            for path, count, unit in outliers:
-                odd.setdefault(path, f"{path} has {counted(count, unit)}, {more}")
-    return [*notes, *odd.values()]
-
-
-def _content(report: AnyReport) -> tuple[int, str]:
-    if isinstance(report, TFRecordReport):
-        return report.records, "record"
-    if isinstance(report, TarReport):
-        return report.samples, "sample"
-    return (report.rows, "row") if report.datasets else (0, "dataset")
-
-
-def _summary(reports: list[AnyReport], bad: list[AnyReport]) -> str:
-    records = [report.records for report in reports if isinstance(report, TFRecordReport)]
-    samples = [report.samples for report in reports if isinstance(report, TarReport)]
-    datasets = [report.datasets for report in reports if not isinstance(report, (TFRecordReport, TarReport))]
+def _summary(reports: list[VerifiedFile], bad: list[VerifiedFile]) -> str:
     if not bad:
         size = format_bytes(sum(report.bytes for report in reports))
-        kinds = [(records, "record"), (samples, "sample"), (datasets, "dataset")]
-        contents = [counted(sum(counts), what) for counts, what in kinds if counts]
+        counts: dict[str, int] = {}
+        for count, unit in (report.summed for report in reports):
+            counts[unit] = counts.get(unit, 0) + count
+        contents = [counted(count, unit) for unit, count in counts.items()]
         blind = sum(bool(report.unchecked) for report in reports)
         what = "it" if blind == len(reports) else counted(blind, "file")
         verdict = f"no corruption found, but not all of {what} could be checked" if blind else "all intact"
@@ -262,87 +179,14 @@ def _summary(reports: list[AnyReport], bad: list[AnyReport]) -> str:
     unread = sum(not report.readable for report in bad)
     parts = [f"{len(bad) - unread:,} of {counted(len(reports), 'file')} corrupt"] if len(bad) > unread else []
     parts += [f"{unread:,} of {counted(len(reports), 'file')} could not be read"] if unread else []
+    records = [report.content[0] for report in reports if report.content[1] == "record"]
     return ", ".join(parts) + (f"; {counted(sum(records), 'record')} intact" if records and len(bad) > unread else "")
 
 
 # ---- dataset directories
 
 
-@dataclass(slots=True)
-class RunReport:
-    """What is wrong with one dataset directory."""
-
-    path: str
-    found: Report
-    readable: bool = True
-
-    @property
-    def ok(self) -> bool:
-        return self.found.ok
-
-    def as_dict(self) -> dict[str, object]:
-        return {
-            "path": self.path,
-            "ok": self.ok,
-            "format": "run",
-            "parts": self.found.parts,
-            "rows": self.found.rows,
-            "bytes": self.found.bytes,
-            "problems": [problem._asdict() for problem in self.found.problems],
-            "leftovers": self.found.leftovers,
-            "at_work": self.found.at_work,
-        }
-
-
-def _verify_run(path: str, progress: Callable[[float], None]) -> RunReport:
-    """Verifies a dataset directory without changing it. Problems are in the report, never raised."""
-    from ..data.writer.dataset_writer import DatasetWriter
-    from ..data.writer.directory import read_schema
-    from ..data.writer.verify import Problem, Report
-
-    size = size_of_run(path)
-
-    def advance(done: int, count: int) -> None:
-        progress(size / count)
-
-    try:
-        return RunReport(path, DatasetWriter(Path(os.path.abspath(path)), read_schema(Path(path))).verify(advance))
-    except HoldfastError as error:
-        # A missing file is corruption; one that cannot be opened is not readable.
-        readable = isinstance(error, MissingFileError) or not isinstance(error.__cause__, OSError)
-        return RunReport(path, Report(problems=[Problem(path, str(error).removeprefix(f"{path}: "))]), readable)
-
-
-def _check_manifest(file: str, run: str | None) -> str | None:
-    """Compares a consolidated file with the manifest of its dataset directory.
-
-    Returns what is wrong, "" if nothing is, or None if no manifest names the file. The manifests of `run`, if given,
-    may also name the file as it was called before it was moved.
-    """
-    from .._native.checksum import crc32c_of_file
-    from ..data.formats.parts_manifest import read_manifests
-
-    here = os.path.dirname(os.path.abspath(file))
-    for folder in runs_in(here) if run is None else [run]:
-        for manifest in reversed(read_manifests(Path(folder))):
-            is_moved = run is not None and os.path.basename(manifest.output) == os.path.basename(file)
-            if not is_moved and os.path.realpath(manifest.output) != os.path.realpath(file):
-                continue
-            name = os.path.join(folder, "manifest", f"{manifest.number:06d}.json")
-            size = os.path.getsize(file)
-            if size != manifest.bytes:
-                return f"{name} says {manifest.bytes:,} bytes, it has {size:,}"
-            with open(file, "rb") as opened:
-                crc, _ = crc32c_of_file(opened.fileno())
-            return (
-                "" if crc == manifest.crc32c else f"{name} has checksum {manifest.crc32c:08x}, the file has {crc:08x}"
-            )
-    if run is not None:
-        return f"no manifest of {run} names it"
-    return None
-
-
-def _show_run(screen: Screen, report: RunReport) -> None:
+def _show_run(screen: Screen, report: VerifiedRun) -> None:
     """Prints what is wrong with one dataset directory."""
     problems = report.found.problems
     screen.print(screen.styled(report.path, "bold red"))
@@ -364,7 +208,7 @@ def _relative_path(problem: RunProblem, run: str) -> str:
     return "" if path == "." else problem.path if path.startswith("..") else path
 
 
-def _run_summary(report: RunReport) -> str:
+def _run_summary(report: VerifiedRun) -> str:
     found = report.found
     contents = f"{counted(found.parts, 'part')}, {counted(found.rows, 'row')}, {format_bytes(found.bytes)}"
     verdict = "all as committed" if report.ok else counted(len(found.problems), "problem")

@@ -17,10 +17,10 @@ import pytest
 import holdfast as hold
 from holdfast._util.text import natural_key
 from holdfast.cli.app import run
-from holdfast.cli.path_arguments import expand
-from holdfast.cli.verify import suspicious
+from holdfast.data.file_tools.verify import suspicious
 from holdfast.data.formats.tfrecord.manifest import FileEntry, write_manifest
 from holdfast.data.formats.tfrecord.verify import TFRecordReport
+from holdfast.data.inputs import expand
 from holdfast.errors import FormatError, InputError
 
 TFRECORDS = [

@@ -1,31 +1,31 @@
-"""Defines what a shard is, for every format: samples that are read by number. `open_shard` finds the format of a
-file."""
+"""Defines what every format has: its functions (`Format`), shards (samples that are read by number), and reports."""
 
 from __future__ import annotations
 
+import importlib
 import os
-import stat
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from ..._native import codec
 from ..._util.atomic import FileStamp
+from ..._util.progress import Progress
 from ..._util.text import names_there
-from ...errors import FormatError, InputError, SchemaError, cannot_open
+from ...errors import DataError, InputError, SchemaError
 from ...schema import Column, Schema, Value
 from .columns import Batch, BytesColumn
-from .suffixes import HDF5_MAGIC, TITLES, Format, format_of_name
 
 if TYPE_CHECKING:
-    from .tfrecord.salvage import RepairedShard, RepairMap
-
+    from .hdf5.merging.merge_files import MergedDataset
 
 GivenSchema = Mapping[str, Column | type[Value]]
 Rows = Sequence[int] | npt.NDArray[np.integer[Any]]
@@ -153,114 +153,259 @@ def find_lacking(shard: Shard, columns: Mapping[str, Column], most: int, before:
     return Lacking(left, before + at, keys)
 
 
-def open_shard(
-    path: str | os.PathLike[str],
-    schema: GivenSchema | None = None,
-    *,
-    verify: Literal["all", "header"] = "all",
-    allow_external: bool = False,
-) -> Shard:
-    """Opens a TFRecord, HDF5 or tar file, compressed or not.
+# ---- what a format can do
 
-    `schema` names the columns that will be read: an HDF5 file may have datasets that are no columns. `verify` says
-    which CRCs of a TFRecord are checked, `allow_external` whether an HDF5 file may have values in other files.
+
+class Lazy:
+    """A function of a format's module, imported when it is first called: `Lazy("holdfast.….verify:verify_tar")`."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def load(self) -> Callable[..., Any]:
+        module, _, name = self._path.partition(":")
+        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+
+    def __call__(self, *given: Any, **options: Any) -> Any:
+        return self.load()(*given, **options)
+
+
+class FileEntry(NamedTuple):
+    """One finished file, as its writer counted it."""
+
+    path: str
+    records: int
+    bytes: int
+    crc32c: int  # of the file's bytes as they are on disk
+
+    def as_dict(self) -> dict[str, object]:
+        return {"path": self.path, "records": self.records, "bytes": self.bytes, "crc32c": f"{self.crc32c:08x}"}
+
+
+FileEntry.__module__ = "holdfast"  # a NamedTuple takes none from its body
+
+
+class OutputFile(Protocol):
+    """A file that a conversion writes."""
+
+    def extend(self, columns: Mapping[str, Any]) -> object: ...
+
+    def close(self) -> FileEntry:
+        """Completes and syncs the file."""
+
+    def discard(self) -> None:
+        """Closes everything. Safe to call twice, and after close()."""
+
+
+class FinishedFile(NamedTuple):
+    """A finished file that has no name yet. `chunks`: offset, size and CRC of each, by dataset, in row order."""
+
+    rows: int
+    bytes: int
+    crc32c: int
+    chunks: dict[str, list[tuple[int, int, int]]]
+
+
+class PartFile(Protocol):
+    """The file of a part of a dataset directory."""
+
+    path: Path  # in the workspace
+
+    def extend(self, columns: Mapping[str, Any]) -> int:
+        """Writes columns, and returns their rows. SchemaError: they do not fit, and nothing was written."""
+
+    def finalize(self) -> FinishedFile: ...
+
+    def discard(self) -> None: ...
+
+    def detach(self) -> None:
+        """Releases the file without touching it: in a forked child, the parent still writes it."""
+
+
+OR_CAST = "or cast, to have that done"
+
+
+class Conversion:
+    """What a conversion needs to know of a format; the defaults suit one that stores its schema and every dtype."""
+
+    stores_schema = True  # False: the schema is inferred from all samples
+    may_drop = False  # True: check() must see every file
+
+    def infer(self, paths: Sequence[str], cast: bool, notes: list[str], progress: Progress) -> dict[str, Column]:
+        """Infers one schema from all samples of all files, for a format that stores none."""
+        raise NotImplementedError
+
+    def schema_of(self, shard: Shard) -> dict[str, Column]:
+        """Returns the schema that a file stores."""
+        return shard.schema
+
+    def check(self, shard: Shard, path: str, read: dict[str, Column], cast: bool) -> Iterator[str]:
+        """Yields notes on what is dropped or rounded. Raises a SchemaError for a loss unless `cast`. `path`: the file
+        of the shard, which may be a decompressed copy."""
+        yield from ()
+
+    def fit(self, name: str, column: Column, cast: bool, notes: list[str]) -> Column:
+        """Returns the column as this format can store it."""
+        return column
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """One file format: how its files are found, and what can be done with them. None: it cannot be done.
+
+    name, title    in arguments and documents, and in messages
+    suffixes       in lower case
+    is_name        whether a name is one of this format; None: by the suffixes
+    is_start       whether the first 512 bytes of a file show the format
+    is_later       whether an open file has the format after bytes of another program
+    open           (path, schema, *, verify, allow_external, cache, fd) opens a Shard, which takes over `fd`
+    verify         (path, progress) returns a VerifiedFile
+    inspect        (path, sample, progress) returns a survey with the fields of an InspectedFile, and as_dict()
+    index          (path, place, progress) stores an index; returns its path and the number of records
+    open_damaged   (path, *, verify, salvage, most, keep_doubtful) opens the intact samples of a corrupt file
+    salvage        (path, out, *, overwrite, keep_doubtful, live, like_input, progress) returns a report with is_empty,
+                   problems, summary(out), as_dict(); like_input: compress `out` as `path` is
+    merge          (paths, out, *, dry_run, overwrite, progress, and those of merge_options) returns a Merged
+    split          (paths, folder, *, parts, part_bytes, name, compression, progress, jobs) returns FileEntry objects
+    written        suffixes of files that can be written, the usual one first
+    write          (path, schema, *, first, and those of write_options) returns an OutputFile
+    conversion     returns its Conversion
+    unpack         (path) yields a function (offset, size) -> bytes for a compressed file, None for another
+    has_manifest   whether shards are listed in holdfast.manifest.json
+    part           (path, schema, chunk_rows, codec) returns the PartFile of a dataset directory
+    check_part     (schema, chunk_rows, codec) raises a ValueError or SchemaError for what parts cannot hold
     """
-    name = os.fsdecode(path)
-    fd = _open(name)
-    try:
-        kind = _detect(name, fd)
-        if kind == "tar":
-            from .tar import TarShard
-        elif kind == "tfrecord":
-            from .tfrecord.shard import open_tfrecord_shard
-    except BaseException:  # an import may fail when no descriptor is free
-        os.close(fd)
-        raise
-    if kind == "tar":
-        return TarShard(path, fd=fd)
-    if kind == "tfrecord":
-        return open_tfrecord_shard(path, verify=verify, fd=fd)
-    os.close(fd)  # libhdf5 opens files by name
-    from .hdf5.shard import HDF5Shard
 
-    return HDF5Shard(path, schema, allow_external=allow_external)
+    name: str
+    title: str
+    suffixes: tuple[str, ...]
+    is_start: Callable[[bytes], bool]
+    open: Callable[..., Shard]
+    verify: Callable[..., VerifiedFile]
+    inspect: Callable[..., Any]
+    is_name: Callable[[str], bool] | None = None
+    is_later: Callable[[int], bool] | None = None
+    index: Callable[..., tuple[Path, int]] | None = None
+    open_damaged: Callable[..., Any] | None = None
+    salvage: Callable[..., Any] | None = None
+    merge: Callable[..., Any] | None = None
+    merge_options: frozenset[str] = frozenset()
+    split: Callable[..., list[FileEntry]] | None = None
+    written: tuple[str, ...] = ()
+    write: Callable[..., OutputFile] | None = None
+    write_options: frozenset[str] = frozenset()
+    conversion: Callable[[], Conversion] = Conversion
+    unpack: Callable[[str], AbstractContextManager[Callable[[int, int], bytes] | None]] | None = None
+    has_manifest: bool = False
+    part: Callable[..., PartFile] | None = None
+    check_part: Callable[..., None] | None = None
+
+    def has_name(self, name: str) -> bool:
+        """Whether a name is one of this format."""
+        return name.lower().endswith(self.suffixes) if self.is_name is None else self.is_name(name)
 
 
-def detect_format(path: str | os.PathLike[str]) -> Format:
-    """Returns the format of a file: by its name, else by its content, else TFRecord.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """What a merge wrote, or with dry_run would write.
 
-    Raises a FormatError if the name has the suffix of one format and the content is of another.
+    files      how many were merged; of a dataset directory, its parts
+    rows       samples or records; None: not counted, or HDF5 datasets differ in length
+    datasets   how each HDF5 dataset was merged
+    manifest   the number of the dataset directory's manifest that records it
+    unchecked  HDF5 datasets with chunks that no checksum covers, `unrecorded` files lack a record of checksums
     """
-    name = os.fsdecode(path)
-    fd = _open(name)
-    try:
-        return _detect(name, fd)
-    finally:
-        os.close(fd)
+
+    __module__ = "holdfast"
+
+    path: str
+    format: str
+    files: int
+    rows: int | None
+    bytes: int
+    crc32c: int = 0
+    datasets: list[MergedDataset] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    manifest: int | None = None
+    unchecked: list[str] = field(default_factory=list)
+    unrecorded: int = 0
+    document: dict[str, object] = field(default_factory=dict, repr=False)
+
+    def as_dict(self) -> dict[str, object]:
+        """Returns what `holdfast merge --json` prints."""
+        return self.document
 
 
-def has_shard_content(path: str) -> bool:
-    """Whether the content of a file shows that it is a shard, whatever its name is."""
-    try:
-        fd = _open(path)
-    except InputError:
-        return False
-    try:
-        return _format_of_content(fd, user_block=True) is not None
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
+class Problem(NamedTuple):
+    """One problem of a file.
+
+    offset:  in the file, or in its decompressed data; None: unknown
+    record:  the number of the record or sample; None: the problem concerns the whole file, or an HDF5 object
+    dataset: the path of the HDF5 object
+    chunk:   where the chunk starts in the dataset
+    """
+
+    offset: int | None
+    record: int | None
+    reason: str
+    records_lost: int = 0  # at least
+    bytes_lost: int = 0
+    records_doubtful: int = 0  # valid frames that might be data of the corrupt record
+    dataset: str | None = None
+    chunk: tuple[int, ...] | None = None
+
+    def as_dict(self, *names: str) -> dict[str, object]:
+        """Returns these fields for JSON. `sample` is another name of `record`."""
+        chunk = None if self.chunk is None else list(self.chunk)
+        fields = self._asdict() | {"sample": self.record, "chunk": chunk}
+        return {name: fields[name] for name in names}
 
 
-_LAST_SIGNATURE = 1 << 16  # that of HDF5 may follow a user block of 512 bytes, 1,024 bytes, …
+Problem.__module__ = "holdfast"
 
 
-def _detect(name: str, fd: int) -> Format:
-    named = format_of_name(name)
-    try:
-        found = _format_of_content(fd, user_block=named is None)
-    except OSError:
-        found = None  # reading it later reports the error
-    if named is not None and found is not None and named != found:
-        reason = f"expected {TITLES[named]} by its name, its content is {TITLES[found]}"
-        raise FormatError(name, None, None, reason, "Rename it, or check what wrote it")
-    return named or found or "tfrecord"
+@dataclass(frozen=True, slots=True)
+class VerifiedFile:
+    """The result of verifying a file; a subclass for each format adds what it counts.
+
+    content:   how many records, samples or rows are intact, and what they are called
+    notes:     what is not a problem but should be known, such as what could not be checked
+    hint:      the next step
+    readable:  False: the file could not be read, so nothing is known of it
+    unchecked: the notes that say what could not be checked
+    error:     the error of reading the file, where it says more than the problems
+    """
+
+    __module__ = "holdfast"
+
+    path: str
+    bytes: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    hint: str = ""
+    readable: bool = True
+    unchecked: tuple[str, ...] = ()
+    error: DataError | None = field(default=None, repr=False)
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    @property
+    def content(self) -> tuple[int, str]:
+        raise NotImplementedError
+
+    @property
+    def summed(self) -> tuple[int, str]:
+        """What the summary of many files counts: the content, or the datasets of HDF5."""
+        return self.content
+
+    def as_dict(self) -> dict[str, object]:
+        """Returns what `holdfast verify --json` prints of the file."""
+        raise NotImplementedError
 
 
-def _format_of_content(fd: int, *, user_block: bool) -> Format | None:
-    """Returns None if the first bytes show no format: of a compressed or corrupt file, for example."""
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        return None  # the shard reports that
-    head = os.pread(fd, 512, 0)
-    if head.startswith(HDF5_MAGIC):
-        return "hdf5"
-    if _is_tar(head):
-        return "tar"
-    if codec.find_header(head, 0, min(len(head), codec.HEADER_BYTES)) == 0:
-        return "tfrecord"
-    at = 512
-    while user_block and at <= _LAST_SIGNATURE:
-        if os.pread(fd, len(HDF5_MAGIC), at) == HDF5_MAGIC:
-            return "hdf5"
-        at *= 2
-    return None
-
-
-def _open(name: str) -> int:
-    try:
-        return os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a FIFO would block otherwise
-    except OSError as error:
-        raise cannot_open(name, error) from error
-
-
-def _is_tar(head: bytes) -> bool:
-    if head[257:262] != b"ustar":
-        return False
-    from .tar.scan import is_header
-
-    return is_header(head)
-
+# ---- reading
 
 _MEASURE_EVERY = 16  # reads
 
@@ -339,32 +484,3 @@ def _number(path: str, row: Any) -> int:
     if type(row).__name__ in ("bool", "bool_") or not hasattr(row, "__index__"):
         raise TypeError(f"{path}: expected a sample's number, got {row!r}")
     return int(row.__index__())
-
-
-def open_damaged(
-    path: str | os.PathLike[str],
-    *,
-    verify: Literal["all", "header"] = "all",
-    salvage: bool = False,
-    most: int = 1000,
-    keep_doubtful: bool = False,
-) -> RepairedShard | None:
-    """Opens the intact samples of a corrupt TFRecord file. Returns None for other formats, which cannot be repaired.
-
-    `salvage`, `most` and `keep_doubtful` are those of build_repair_map(), whose errors this raises.
-    """
-    if detect_format(path) != "tfrecord":
-        return None
-    from .tfrecord.salvage import RepairedShard, build_repair_map
-
-    repair_map = build_repair_map(path, salvage=salvage, most=most, keep_doubtful=keep_doubtful)
-    return RepairedShard(path, repair_map, verify=verify)
-
-
-def open_repaired(
-    path: str | os.PathLike[str], repair_map: RepairMap, *, verify: Literal["all", "header"] = "all"
-) -> RepairedShard:
-    """Opens a corrupt file again by its repair map, without another search. It must be the file that was searched."""
-    from .tfrecord.salvage import RepairedShard
-
-    return RepairedShard(path, repair_map, verify=verify)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ..._native import codec
 from ..._util.text import names_there
 from ...errors import SchemaError
-from ...schema import DTYPES, Array, Column, Schema, Value
+from ...schema import DTYPES, Array, Column, Ragged, Schema, Value
 
 Ints = npt.NDArray[np.int64]
 
@@ -261,6 +261,12 @@ def is_exact(value: Value) -> bool:
 def dtype_of(value: Value) -> np.dtype[Any]:
     """Returns the dtype of a column's values in a batch; those of Bytes are joined as uint8."""
     return _NUMPY[value.dtype] if isinstance(value, Array) else _UINT8
+
+
+def plain_column(column: Column) -> Column:
+    """Returns the column without its key and default, but with its storage options."""
+    stored: dict[str, Any] = {"codec": column.codec, "chunk_rows": column.chunk_rows}
+    return Ragged(column.inner, **stored) if isinstance(column, Ragged) else column.alike(**stored)
 
 
 def row_bytes_of(column: Column) -> int:

@@ -16,7 +16,7 @@ from ...schema import Bytes, Column, Int64, Ragged, check_schema
 from .base import GivenSchema, Rows, check_range, check_rows
 from .columns import Batch, BytesColumn, ColumnData, Ints
 from .gather import fill, join_bytes
-from .suffixes import IMAGE_SUFFIXES
+from .registry import IMAGE_SUFFIXES
 
 __all__ = ["IMAGE_SUFFIXES", "FilesShard", "list_files"]
 

@@ -21,6 +21,7 @@ from ...errors import InputError, StateError
 from ...schema import Column, check_schema
 from ..formats.base import GivenSchema
 from ..formats.columns import Pick
+from ..inputs import find_sources
 from .iterator import Iteration, T_co, batch_plan, stop_epoch
 from .options import (
     MEMORY_BYTES,
@@ -40,9 +41,9 @@ from .order.sharding import Remainder
 from .pipeline.sample_cache import SampleCache
 from .random_access import RandomAccess
 from .sources.catalog import OnProgress
-from .sources.discovery import directory_schema, find_sources
 from .sources.file_source import ConcatSource, Files, FileSource, SelectSource, Source, SplitSource
 from .sources.mix import MixSource, Until
+from .sources.small_files import directory_schema
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,13 +13,13 @@ from ..._util.progress import scaled
 from ..._util.text import parse_bytes
 from ...errors import InputError
 from ...schema import Column, check_schema
-from ..formats.base import GivenSchema
+from ..formats.base import FileEntry, GivenSchema
 from ..formats.parts_manifest import check_not_only_copy
-from ..formats.tfrecord.manifest import FileEntry, find_manifest
+from ..formats.targets import MOST_SHARDS, TargetName, check_no_other_shards, parse_target, publish, renaming
+from ..formats.tfrecord.manifest import find_manifest
 from .column_mapping import choose_columns, must_infer
 from .engine import OutputOptions, verify_targets, write_targets
 from .input_files import PathLike, check_intact, find
-from .targets import MOST_SHARDS, TargetName, check_no_other_shards, parse_target, publish, renaming
 
 _PASSES = 3  # verify, copy, read back
 
@@ -32,11 +32,23 @@ class Converted:
     notes:    what of the sources was dropped or changed
     """
 
+    __module__ = "holdfast"
+
     rows: int
     schema: dict[str, Column]
     checksum: str
     files: list[FileEntry]
     notes: list[str]
+
+    def as_dict(self) -> dict[str, object]:
+        """Returns what `holdfast convert --json` prints."""
+        return {
+            "rows": self.rows,
+            "checksum": self.checksum,
+            "schema": {name: repr(column) for name, column in self.schema.items()},
+            "files": [entry.as_dict() for entry in self.files],
+            "notes": self.notes,
+        }
 
 
 def convert(
@@ -79,7 +91,7 @@ def convert(
         check_not_only_copy([source.path for source in sources], [name.folder / one for one in outputs])
     if options.shard_bytes is None:
         _check_targets(options, options.names(options.shards or 1), overwrite)
-    if name.kind == "tfrecord" and options.many:
+    if name.kind.has_manifest and options.many:
         find_manifest(name.folder / name.name)  # raises now if the manifest cannot be extended
     size = sum(source.size_bytes for source in sources)
     tick = scaled(progress, 1 / (_PASSES + must_infer(sources, columns)))
@@ -107,13 +119,13 @@ def _output_options(
         raise ValueError("expected either shards= or shard_bytes=, got both")
     if shards is not None and (type(shards) is not int or not 1 <= shards <= MOST_SHARDS):
         raise ValueError(f"expected from 1 to {MOST_SHARDS:,} shards, got {shards!r}")
-    if codec is not None and name.kind != "hdf5":
+    if codec is not None and "codec" not in name.kind.write_options:
         raise ValueError(f"a codec is for HDF5, got {codec!r} for {name.name}")
     if codec is not None:
         check_codec(codec)
     if compression not in ("auto", "none", "gzip", "zlib"):
         raise ValueError(f"expected compression to be auto, none, gzip or zlib, got {compression!r}")
-    if compression in ("gzip", "zlib") and name.kind != "tfrecord":
+    if compression in ("gzip", "zlib") and "compression" not in name.kind.write_options:
         raise ValueError(f"compression is for TFRecord, got {compression!r} for {name.name}")
     size = None if shard_bytes is None else parse_bytes(shard_bytes)
     return OutputOptions(name, codec, compression, shards, size)

@@ -14,13 +14,12 @@ from ..._native import codec
 from ..._util.progress import Progress
 from ...errors import DataError
 from ...schema import Column, column_to_json, first_difference
-from ..formats.base import Shard
+from ..formats.base import FileEntry, OutputFile, Shard
 from ..formats.columns import Batch, BytesColumn, Ints, RaggedColumn, ZeroCopyBytesColumn, nbytes_of
-from ..formats.tfrecord.column_encoding import buffers_of
-from ..formats.tfrecord.manifest import FileEntry
+from ..formats.row_buffers import buffers_of
+from ..formats.targets import ShardCut, TargetName
 from .column_mapping import Columns, plain_schema
 from .input_files import InputFile, open_plain
-from .targets import OutputFile, ShardCut, TargetName, make_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +186,13 @@ class _OutputSeries:
     def _go_to(self, number: int) -> None:
         while self._open is None or len(self._entries) < number:
             self._end()
-            self._open = make_target(
-                self._options.target.kind,
-                self._staging / f"{len(self._entries):05d}{self._options.target.suffix}",
+            target, kind = self._options.target, self._options.target.kind
+            assert kind.write is not None
+            self._open = kind.write(
+                self._staging / f"{len(self._entries):05d}{target.suffix}",
                 self._schema,
                 first=sum(entry.records for entry in self._entries),
-                codec=self._options.codec,
-                compression=self._options.compression,
+                **{name: getattr(self._options, name) for name in kind.write_options},
             )
 
     def _end(self) -> None:
@@ -221,7 +220,7 @@ def verify_targets(
     digest = ContentDigest(columns.schema)
     for entry in entries:
         kind = options.target.kind
-        read = columns.schema if kind == "tfrecord" else None
+        read = None if kind.conversion().stores_schema else columns.schema
         with open_plain(entry.path, kind, read, staging, cache=False) as shard:
             read = read or shard.schema
             difference = first_difference(columns.schema, plain_schema(read))

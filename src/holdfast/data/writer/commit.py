@@ -27,8 +27,9 @@ from .directory import claim_name, data_name, find_committed, list_names, next_a
 from .workspace import Workspace
 
 if TYPE_CHECKING:
+    from ..formats.base import PartFile
     from ..formats.hdf5.writer import FinishedFile
-    from .part import Attempt, PartFile
+    from .part import Attempt
 
 
 class Commit:

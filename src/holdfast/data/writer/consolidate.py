@@ -27,8 +27,7 @@ from ...errors import (
     cannot_open,
 )
 from ...schema import Column, first_difference, schema_digest
-from ..formats.base import open_shard
-from ..formats.hdf5.merge.merge_files import MergedDataset, MergedHDF5, merge_hdf5, plan_hdf5
+from ..formats.hdf5.merging.merge_files import MergedDataset, MergedHDF5, merge_hdf5, plan_hdf5
 from ..formats.part_record import PartRecord, order_of_part
 from ..formats.parts_manifest import (
     ManifestPart,
@@ -36,8 +35,9 @@ from ..formats.parts_manifest import (
     check_not_only_copy,
     manifest_numbers,
 )
+from ..formats.registry import open_shard
 from ..formats.tfrecord.merge import merge_files
-from .directory import SUFFIXES, read_schemas, record_name
+from .directory import part_suffixes, read_schemas, record_name
 from .workspace import Workspace
 
 Key = list[tuple[int, str]]
@@ -216,10 +216,11 @@ def consolidate(
 
 
 def _check_name(target: Path, kind: str) -> None:
-    for other, suffix in SUFFIXES.items():
+    suffixes = part_suffixes()
+    for other, suffix in suffixes.items():
         if other != kind and target.name.endswith(suffix):
-            text = f"because the parts are {kind}: name it {target.stem}{SUFFIXES[kind]}, or convert it afterwards"
-            raise WriteError(f"{target}: expected a name that ends with {SUFFIXES[kind]}, {text}")
+            text = f"because the parts are {kind}: name it {target.stem}{suffixes[kind]}, or convert it afterwards"
+            raise WriteError(f"{target}: expected a name that ends with {suffixes[kind]}, {text}")
 
 
 class _Consolidation:

@@ -13,6 +13,7 @@ from ...schema import Column, Value, check_schema, schema_digest
 from ..formats.hdf5.schema_layout import check_keys
 from ..formats.hdf5.writer import packings
 from ..formats.part_record import PartRecord, parse_record
+from ..formats.registry import FORMATS
 from .commit import LocalLocation
 from .directory import (
     Format,
@@ -29,7 +30,7 @@ from .part import Location, Part
 from .verify import Report, verify_folder
 
 if TYPE_CHECKING:
-    from ..formats.hdf5.merge.merge_files import MergedHDF5
+    from ..formats.hdf5.merging.merge_files import MergedHDF5
     from .consolidate import Consolidated, Sources
     from .server.server_process import Server
 
@@ -94,11 +95,9 @@ class DatasetWriter:
             isinstance(chunk_rows, bool) or not isinstance(chunk_rows, int) or chunk_rows < 1
         ):
             raise ValueError(f"chunk_rows must be a positive integer, got {chunk_rows!r}")
-        if kind == "tfrecord" and (codec is not None or chunk_rows is not None):
-            raise ValueError("chunk_rows and codec are for HDF5: a packed TFRecord could be read from its start only")
-        if kind == "hdf5":
-            check_keys(self.schema)
-            packings(self.schema, codec)
+        check_part = FORMATS[kind].check_part
+        if check_part is not None:
+            check_part(self.schema, chunk_rows, codec)
         self._check_can_write(attempt)
         return Part(self._location(), self.schema, check_task(task), kind, check_attempt(attempt), chunk_rows, codec)
 

@@ -24,16 +24,15 @@ from ..._util.rank import default_task
 from ...errors import DataError, HoldfastError, InputError, MissingFileError, SchemaError, WriteError, cannot_open
 from ...schema import Column, first_difference, schema_digest, schema_file_name, schema_from_json, schema_to_json
 from ..formats.part_record import PartRecord, read_record
+from ..formats.registry import FORMATS
 from .workspace import Workspace, dead_workspace, remove_dead_workspace, workspaces
 
 Format = Literal["hdf5", "tfrecord"]
 
 SCHEMA_NAME = schema_file_name()
 FOLDERS = ("parts", "tmp", "manifest", "quarantine")
-SUFFIXES: dict[str, str] = {"hdf5": ".h5", "tfrecord": ".tfrecord"}
-
 _TASK = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=+@,-]{0,179}")
-_PART = re.compile(rf"({_TASK.pattern})\.(\d+)(\.h5|\.tfrecord|\.json)")
+_PART = re.compile(rf"({_TASK.pattern})\.(\d+)(\.[a-z0-9]+)")
 _VERSION = 1
 _OURS = {*FOLDERS, "journal", "spool", SCHEMA_NAME}
 _CLAIM = re.compile(rf"\.({_TASK.pattern})\.json")
@@ -58,14 +57,20 @@ def check_attempt(attempt: Any) -> int | None:
     return attempt
 
 
+def part_suffixes() -> dict[str, str]:
+    """Returns the formats that parts can have, with the suffixes of their files."""
+    return {one.name: one.written[0] for one in FORMATS.values() if one.part is not None}
+
+
 def check_format(kind: Any) -> Format:
-    if kind not in SUFFIXES:
-        raise ValueError(f'expected format to be "hdf5" or "tfrecord", got {kind!r}')
+    if kind not in part_suffixes():
+        known = " or ".join(f'"{name}"' for name in part_suffixes())
+        raise ValueError(f"expected format to be {known}, got {kind!r}")
     return kind  # type: ignore[no-any-return]
 
 
 def data_name(task: str, attempt: int, kind: str) -> str:
-    return f"{task}.{attempt}{SUFFIXES[kind]}"
+    return f"{task}.{attempt}{part_suffixes()[kind]}"
 
 
 def record_name(task: str, attempt: int) -> str:
@@ -81,7 +86,9 @@ def claim_name(task: str) -> str:
 def parse_name(name: str) -> tuple[str, int, str] | None:
     """`rank3.0.h5` -> ("rank3", 0, ".h5"). None: not the name of a part."""
     found = _PART.fullmatch(name)
-    return (found[1], int(found[2]), found[3]) if found else None
+    if found is None or found[3] not in (".json", *part_suffixes().values()):
+        return None
+    return found[1], int(found[2]), found[3]
 
 
 def parse_claim(name: str) -> str | None:
@@ -272,7 +279,7 @@ def next_attempt(parts: Path, task: str) -> int:
 
 
 def _names_of(task: str, attempt: int) -> list[str]:
-    return [record_name(task, attempt), *(data_name(task, attempt, kind) for kind in SUFFIXES)]
+    return [record_name(task, attempt), *(data_name(task, attempt, kind) for kind in part_suffixes())]
 
 
 def record_paths(parts: Path) -> Iterator[Path]:

@@ -13,12 +13,11 @@ from typing import Any, Literal, NamedTuple, Protocol, Self
 from ..._util.failpoints import failpoint
 from ..._util.process import call_after_fork
 from ...errors import ClosedWriterError, ForkedWriterError, SchemaError
-from ...schema import Column, Ragged, schema_digest
-from ..formats.hdf5.writer import FinishedFile, HDF5Writer
+from ...schema import Column, schema_digest
+from ..formats.base import PartFile
 from ..formats.part_record import PartRecord
-from ..formats.tfrecord.column_encoding import buffers_of
-from ..formats.tfrecord.writer import TFRecordWriter
-from .directory import SUFFIXES, Format
+from ..formats.registry import FORMATS
+from .directory import Format, part_suffixes
 from .row_buffer import RowBuffer
 from .workspace import Workspace
 
@@ -133,7 +132,10 @@ class Part:
     def _open(self) -> None:
         self._workspace = self._location.workspace(self.task)
         try:
-            self._file = make_file(self._workspace, self._schema, self._kind, self._chunk_rows, self._codec)
+            make_file = FORMATS[self._kind].part
+            assert make_file is not None
+            path = self._workspace.path(f"data{part_suffixes()[self._kind]}")
+            self._file = make_file(path, self._schema, self._chunk_rows, self._codec)
             self._workspace.reserve(self.task)
             failpoint("file-made")
         except BaseException:
@@ -237,63 +239,3 @@ class Attempt(NamedTuple):
     attempt: int | None
     format: str
     schema: str  # its digest
-
-
-# ---- the files of parts
-
-
-class PartFile(Protocol):
-    path: Path  # in the workspace
-
-    def extend(self, columns: Mapping[str, Any]) -> int:
-        """Writes columns, and returns their rows. SchemaError: they do not fit, and nothing was written."""
-
-    def finalize(self) -> FinishedFile: ...
-
-    def discard(self) -> None: ...
-
-    def detach(self) -> None:
-        """Releases the file without touching it: in a forked child, the parent still writes it."""
-
-
-def make_file(
-    workspace: Workspace, schema: dict[str, Column], kind: Format, chunk_rows: int | None, codec: Any
-) -> PartFile:
-    path = workspace.path(f"data{SUFFIXES[kind]}")
-    return _HDF5PartFile(path, schema, chunk_rows, codec) if kind == "hdf5" else _TFRecordPartFile(path, schema)
-
-
-class _HDF5PartFile:
-    def __init__(self, path: Path, schema: dict[str, Column], chunk_rows: int | None, codec: Any) -> None:
-        self.path = path
-        self._schema = schema
-        self._writer = HDF5Writer(path, schema, chunk_rows=chunk_rows, codec=codec)
-        self.finalize, self.discard, self.detach = self._writer.finalize, self._writer.discard, self._writer.detach
-
-    def extend(self, columns: Mapping[str, Any]) -> int:
-        buffers, rows = buffers_of(self._schema, columns)
-        self._writer.extend(buffers, rows)
-        return rows
-
-
-class _TFRecordPartFile:
-    def __init__(self, path: Path, schema: dict[str, Column]) -> None:
-        nested = any(isinstance(column, Ragged) and column.depth > 1 for column in schema.values())
-        self._schema = schema
-        self._writer = TFRecordWriter(path, schema, sequence=nested)
-        self.path = path.with_name(f".{path.name}.partial")
-
-    def extend(self, columns: Mapping[str, Any]) -> int:
-        buffers, rows = buffers_of(self._schema, columns)
-        self._writer.extend_buffers(buffers, rows)
-        return rows
-
-    def finalize(self) -> FinishedFile:
-        self.path, entry = self._writer.finalize()
-        return FinishedFile(entry.records, entry.bytes, entry.crc32c, {})
-
-    def discard(self) -> None:
-        self._writer.discard()
-
-    def detach(self) -> None:
-        pass  # TFRecordWriter handles forks itself

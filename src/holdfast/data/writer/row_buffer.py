@@ -14,7 +14,7 @@ import numpy as np
 from ...errors import SchemaError
 from ...schema import Bytes, Column, Value
 from ..formats.columns import ColumnData, Misfit, cast, dtype_of, join_offsets
-from ..formats.tfrecord.column_encoding import as_array, buffers_of, column_from
+from ..formats.row_buffers import as_array, buffers_of, column_from
 
 Row = tuple[Any, ...]  # its values, and the offsets of each level: arrays, or None
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from ..._native.checksum import crc32c_of_file
 from ...errors import DataError, HoldfastError, InputError
 from ...schema import Column
-from ..formats.base import open_shard
 from ..formats.part_record import PartRecord, parse_record
 from ..formats.parts_manifest import deleted_parts
+from ..formats.registry import open_shard
 from .commit import LocalLocation
 from .directory import claim_name, claims_in, list_names, parse_name, records_in, unrecorded_in
 from .part import Location

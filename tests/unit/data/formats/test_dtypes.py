@@ -11,9 +11,9 @@ import pytest
 
 import holdfast as hold
 from factories_dtypes import ROWS, SCHEMA, bits_of, made, numbers
-from holdfast.data.formats.base import open_shard
 from holdfast.data.formats.columns import RaggedColumn
-from holdfast.data.formats.hdf5.merge.merge_files import merge_hdf5
+from holdfast.data.formats.hdf5.merging.merge_files import merge_hdf5
+from holdfast.data.formats.registry import open_shard
 from holdfast.errors import DecodeError, SchemaError
 from holdfast.schema import DTYPES
 

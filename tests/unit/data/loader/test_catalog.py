@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import holdfast as hold
+from holdfast.data.inputs import SourceSpec, find_sources
 from holdfast.data.loader.sources.catalog import Catalog
-from holdfast.data.loader.sources.discovery import SourceSpec, find_sources
 from holdfast.errors import CorruptError, DecodeError, InputError, SchemaError
 from holdfast.schema import Column
 
@@ -229,7 +229,7 @@ _MANY = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 from holdfast.data.loader.sources.catalog import Catalog
-from holdfast.data.loader.sources.discovery import SourceSpec, find_sources
+from holdfast.data.inputs import SourceSpec, find_sources
 catalog = Catalog([SourceSpec(f"{sys.argv[1]}/{i}.tfrecord") for i in range(int(sys.argv[2]))])
 with catalog.pool() as pool:
     for number in range(len(catalog)):

@@ -20,9 +20,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import holdfast as hold
 from holdfast.data import remote_fs
+from holdfast.data.inputs import find_sources
 from holdfast.data.loader.sources import download_cache
 from holdfast.data.loader.sources.catalog import Catalog
-from holdfast.data.loader.sources.discovery import find_sources
 from holdfast.data.loader.sources.download_cache import DownloadCache
 from holdfast.errors import CorruptError, InputError
 
@@ -529,7 +529,7 @@ def test_a_shard_replaced_in_its_store(memory: fsspec.AbstractFileSystem, tmp_pa
 
 
 def test_nothing_is_loaded_without_a_url() -> None:
-    names = "holdfast.data.loader.sources.discovery, holdfast.data.loader.sources.download_cache"
+    names = "holdfast.data.inputs, holdfast.data.loader.sources.download_cache"
     code = f"import sys, {names}; print('fsspec' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=BOUND_S, check=True)
     assert done.stdout == "False\n"

@@ -9,9 +9,8 @@ import fsspec
 import pytest
 
 import holdfast as hold
-from holdfast.cli.path_arguments import expand
-from holdfast.data.formats.suffixes import HDF5_SUFFIXES, TAR_SUFFIXES, TFRECORD_SUFFIXES, is_shard_name
-from holdfast.data.loader.sources.discovery import SourceSpec, expand_braces, find_sources, is_beside
+from holdfast.data.formats.registry import FORMATS, is_shard_name
+from holdfast.data.inputs import SourceSpec, expand, expand_braces, find_sources, is_beside
 from holdfast.errors import InputError
 
 
@@ -101,7 +100,7 @@ def test_one_file(tmp_path: Path) -> None:
     assert find_sources(f"file://{path}") == [SourceSpec(path)]
 
 
-@pytest.mark.parametrize("suffix", [*TFRECORD_SUFFIXES, *HDF5_SUFFIXES, *TAR_SUFFIXES])
+@pytest.mark.parametrize("suffix", [suffix for kind in FORMATS.values() for suffix in kind.suffixes])
 def test_a_folder_is_searched_for_every_suffix(tmp_path: Path, suffix: str) -> None:
     (path,) = touch(tmp_path, f"a{suffix}")
     assert find_sources(tmp_path) == [SourceSpec(path)]

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 import holdfast as hold
-from holdfast.data.formats.base import open_shard
+from holdfast.data.formats.registry import open_shard
 from holdfast.data.rewrite.convert import convert
 from holdfast.schema import Column
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import holdfast as hold
 from holdfast._native import codec
-from holdfast.data.formats.base import open_shard
+from holdfast.data.formats.registry import open_shard
 from holdfast.data.formats.tfrecord.shard import TFRecordShard
 from holdfast.data.rewrite import engine
 from holdfast.data.rewrite.convert import convert

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import holdfast as hold
-from holdfast.data.formats.base import open_shard
 from holdfast.data.formats.columns import nbytes_of
+from holdfast.data.formats.registry import open_shard
+from holdfast.data.formats.targets import ShardCut
 from holdfast.data.rewrite import engine
 from holdfast.data.rewrite.engine import each_block, row_sizes
-from holdfast.data.rewrite.targets import ShardCut
 from holdfast.schema import Bytes, Column, Float32, Ragged
 
 

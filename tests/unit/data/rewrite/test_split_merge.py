@@ -11,14 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from holdfast import TFRecordReader, TFRecordWriter
 from holdfast._native import codec
-from holdfast.data.formats.tfrecord import TFRecordReader, TFRecordWriter, merge
+from holdfast.data.formats import targets
+from holdfast.data.formats.tfrecord import merge
 from holdfast.data.formats.tfrecord.frame_stream import FrameBatches
 from holdfast.data.formats.tfrecord.manifest import MANIFEST_NAME, FileEntry, read_manifest
 from holdfast.data.formats.tfrecord.merge import merge_files
+from holdfast.data.formats.tfrecord.split import split_files
 from holdfast.data.formats.tfrecord.verify import verify_file
-from holdfast.data.rewrite import targets
-from holdfast.data.rewrite.split import split_files
 from holdfast.errors import CorruptError, DataError, InputError, TargetExistsError, WriteError
 
 pytestmark = pytest.mark.formats

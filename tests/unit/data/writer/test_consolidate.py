@@ -18,7 +18,7 @@ import pytest
 
 import holdfast as hold
 from holdfast._native import codec
-from holdfast.data.formats.hdf5.merge.merge_files import merge_hdf5
+from holdfast.data.formats.hdf5.merging.merge_files import merge_hdf5
 from holdfast.data.formats.hdf5.salvage import salvage_hdf5
 from holdfast.data.formats.parts_manifest import deleted_parts, latest_manifest, read_manifests
 from holdfast.data.formats.tfrecord.merge import merge_files

@@ -14,7 +14,7 @@ import pytest
 from factories_rows import SCHEMA, row, rows
 
 import holdfast as hold
-from holdfast.data.formats.base import open_shard
+from holdfast.data.formats.registry import open_shard
 from holdfast.data.writer.dataset_writer import DatasetWriter, write
 from holdfast.errors import ClosedWriterError, SchemaError, TargetExistsError, WriteError
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import holdfast as hold
-from holdfast.data.formats.tfrecord.column_encoding import buffers_of
+from holdfast.data.formats.row_buffers import buffers_of
 from holdfast.data.writer.dataset_writer import DatasetWriter, write
 from holdfast.data.writer.row_buffer import RowBuffer, join_rows, row_of
 from holdfast.errors import ClosedWriterError, SchemaError, WriteError

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import holdfast as hold
-from holdfast.data.formats.base import open_shard
 from holdfast.data.formats.hdf5.salvage import salvage_hdf5
 from holdfast.data.formats.hdf5.verify import verify_hdf5
+from holdfast.data.formats.registry import open_shard
 from holdfast.data.writer.dataset_writer import DatasetWriter, write
 from holdfast.errors import InputError, SchemaError
 from holdfast.schema import schema_digest

@@ -72,7 +72,7 @@ class InplaceWriter:
         self.rows += self.chunk_rows
 
     def extend(self, buffers: Sequence[Any], rows: int) -> None:
-        """Adds rows from the buffers that column_encoding.buffers_of returns."""
+        """Adds rows from the buffers that row_buffers.buffers_of returns."""
         columns = [
             np.asarray(parts[0]).reshape(-1, *one.shape) for parts, one in zip(buffers, self._columns, strict=True)
         ]

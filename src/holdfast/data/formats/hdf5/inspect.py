@@ -34,6 +34,18 @@ class HDF5Survey(NamedTuple):
         return self.state is not None
 
     @property
+    def format(self) -> str | None:
+        return None if self.state is None or self.state.block is None else "hdf5"
+
+    @property
+    def bytes(self) -> int:
+        return self.state.size if self.state else 0
+
+    @property
+    def problem(self) -> str | None:
+        return self.problems[0] if self.problems else None
+
+    @property
     def version(self) -> str:
         block = self.state.block if self.state else None
         return "" if block is None else _READABLE_BY[block.version]
@@ -42,8 +54,8 @@ class HDF5Survey(NamedTuple):
         block = self.state.block if self.state else None
         return {
             "path": self.path,
-            "format": None if block is None else "hdf5",
-            "bytes": self.state.size if self.state else 0,
+            "format": self.format,
+            "bytes": self.bytes,
             "superblock": None if block is None else block.version,
             "open_for_write": None if block is None else block.open_for_write,
             "objects": self.objects,

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from ...._util.atomic import PartialFile, check_not_input, pwrite_all
 from ...._util.framing import Message
+from ...._util.text import counted
 from ....errors import InputError, WriteError
+from ..base import Problem
 from ..parts_manifest import check_not_only_copy
-from ..verify import Problem
 from .chunks import merge_ranges, subtract_ranges
 from .file_state import State, read_state, state_problems
 from .object_walk import NOT_LISTED, NOT_OPENED
@@ -67,6 +68,24 @@ class SalvagedHDF5(NamedTuple):
     datasets: list[SalvagedObject]
     problems: list[Problem]
     notes: list[str]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing could be kept, and so no file was written."""
+        return not self.objects_kept
+
+    def summary(self, out: str) -> str:
+        """Describes the result in a line; `out`: the file that was written."""
+        if not self.objects_kept:
+            return f"nothing could be kept, {out} was not written"
+        if not self.datasets and self.problems:
+            return f"no dataset could be kept; {out} has only groups and attributes"
+        kept = f"{counted(len(self.datasets), 'dataset')} in {out}"
+        if not self.problems:
+            return f"nothing was corrupt: kept all {kept}"
+        lost = f"; {counted(self.rows_lost, 'row')} lost" if self.rows_lost else "; none of their rows are lost"
+        doubtful = f", {counted(self.rows_doubtful, 'row')} doubtful" if self.rows_doubtful else ""
+        return f"kept {kept}{lost}{doubtful}"
 
     @property
     def rows_lost(self) -> int:

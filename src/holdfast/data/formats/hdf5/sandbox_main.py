@@ -90,7 +90,7 @@ def _job_function(name: str) -> Callable[[dict[str, Any], Reporter], None]:
 
         return rebuild_file
     if name == "merge":
-        from .merge.merge_child import merge
+        from .merging.merge_child import merge
 
         return merge
     from .inspect_child import inspect_file

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from ...._util.framing import Message
 from ....errors import InputError
+from ..base import Problem, VerifiedFile
 from ..part_record import FileChecksums, check_record, find_record
-from ..verify import Problem, VerifyReport
 from .file_state import State, read_state, state_problems
 from .sandbox import Progress, RestartingSandbox
 
@@ -29,10 +29,18 @@ NO_METADATA_CHECKSUMS = {  # by superblock version; in a file of version 3 the l
 
 
 @dataclass(frozen=True, slots=True)
-class HDF5Report(VerifyReport):
+class HDF5Report(VerifiedFile):
     datasets: int = 0
     chunks: int = 0
     rows: int = 0  # of the longest dataset
+
+    @property
+    def content(self) -> tuple[int, str]:
+        return (self.rows, "row") if self.datasets else (0, "dataset")
+
+    @property
+    def summed(self) -> tuple[int, str]:
+        return self.datasets, "dataset"
 
     def as_dict(self) -> dict[str, object]:
         return {

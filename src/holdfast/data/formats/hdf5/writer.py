@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import h5py
 import numpy as np
@@ -17,6 +17,7 @@ from ...._util.atomic import close_synced
 from ...._util.compression import Codec, check_codec
 from ....errors import SchemaError, WriteError
 from ....schema import Bytes, Column, Ragged, Schema, Value, check_schema, chunk_rows_of
+from ..base import FinishedFile as FinishedFile
 from ..columns import CHUNK_BYTES, default_chunk_rows, dtype_of, row_bytes_of
 from .chunk_writer import ChunkWriter
 from .filters import check_zstd
@@ -28,15 +29,6 @@ _HDF5_ERRORS = (OSError, RuntimeError, ValueError, KeyError)  # h5py's, by HDF5 
 
 Extent = tuple[int, int]  # offset and size in the file
 Chunk = tuple[int, int, int]  # offset, size, crc32c
-
-
-class FinishedFile(NamedTuple):
-    """A finished file that has no name yet."""
-
-    rows: int
-    bytes: int
-    crc32c: int
-    chunks: dict[str, list[Chunk]]  # by dataset, in row order
 
 
 class HDF5Writer:
@@ -81,7 +73,7 @@ class HDF5Writer:
             raise
 
     def extend(self, buffers: list[native.ColumnBuffers], rows: int) -> None:
-        """Adds rows from the buffers that column_encoding.buffers_of returns."""
+        """Adds rows from the buffers that row_buffers.buffers_of returns."""
         try:
             for column, parts in zip(self._columns, buffers, strict=True):
                 column.add(parts)

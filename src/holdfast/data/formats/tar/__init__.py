@@ -1,9 +1,3 @@
 """Reads and writes tar files in WebDataset's layout: members with one name and different extensions are one sample.
 
 See README.md in this folder."""
-
-from __future__ import annotations
-
-from .shard import TarShard
-
-__all__ = ["TarShard"]

@@ -44,6 +44,14 @@ class TarSurvey:
     readable: bool = True
 
     @property
+    def format(self) -> str | None:
+        return None if self.compression is None else "tar"
+
+    @property
+    def rows(self) -> int:
+        return self.samples
+
+    @property
     def members(self) -> int:
         return sum(one.members for one in self.suffixes)
 
@@ -54,7 +62,7 @@ class TarSurvey:
     def as_dict(self) -> dict[str, object]:
         return {
             "path": self.path,
-            "format": None if self.compression is None else "tar",
+            "format": self.format,
             "compression": self.compression,
             "bytes": self.bytes,
             "samples": self.samples,

@@ -383,3 +383,16 @@ class TarShard:
 
 def _is_npz(key: str) -> bool:
     return key.lower().endswith("npz")
+
+
+def open_tar(
+    path: str | os.PathLike[str],
+    schema: GivenSchema | None = None,
+    *,
+    verify: str = "all",
+    allow_external: bool = False,
+    cache: bool = True,
+    fd: int | None = None,
+) -> TarShard:
+    """Opens a tar. `schema`, `verify` and `allow_external` concern other formats."""
+    return TarShard(path, cache=cache, fd=fd)

@@ -17,9 +17,9 @@ from ...._util.atomic import PartialFile
 from ...._util.process import call_after_fork
 from ....errors import ClosedWriterError, ForkedWriterError, SchemaError, WriteError
 from ....schema import Bytes, Column, Ragged, Value, check_schema
+from ..base import FileEntry
 from ..columns import dtype_of
-from ..tfrecord.column_encoding import buffers_of
-from ..tfrecord.manifest import FileEntry
+from ..row_buffers import buffers_of
 from .scan import END, header_of, padding, parts_of
 from .values import KEY, MARK, extensions_of, is_key, is_label, is_nested, mark_of, pack
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from ...._native import codec
 from ....errors import CorruptError, InputError
+from ..base import Problem
 from ..columns import Ints
-from ..verify import Problem
 from .diagnostics import describe, error_for
 from .recovery import FrameSearch, Recovery, recover
 from .source import PAGE_BYTES, InflateSource, RecordSource, front_of, new_buffer, open_source, spool

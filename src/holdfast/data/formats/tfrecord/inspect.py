@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
+from codecs import getincrementaldecoder
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from ...._native import codec
 from ....errors import DataError, FormatError, HoldfastError, InputError
+from ....schema import as_code
 from ..columns import Ints
 from .frame_stream import FrameBatches, Progress
 from .index import load_index
@@ -24,6 +28,9 @@ _SAMPLE_BYTES = 64 << 20  # of records that the schema is inferred from; always 
 _HEAD_BYTES = 64
 
 
+_Head = bytes  # in a class with a field of that name
+
+
 class Sizes(NamedTuple):
     """Sizes of the records' data, without their frames."""
 
@@ -33,15 +40,15 @@ class Sizes(NamedTuple):
 
 
 @dataclass
-class Survey:
+class TFRecordSurvey:
     path: str
     format: Literal["tfrecord"] | None = None  # None: not a TFRecord, or unreadable
     compression: str = "none"
-    file_bytes: int = 0
+    bytes: int = 0
     records: int = 0  # intact
     sizes: Sizes | None = None
     inferred: Inferred | None = None  # None: no records, or no Examples
-    head: bytes = b""  # the beginning of the first record, if it is not an Example
+    head: _Head = b""  # the beginning of the first record, if it is not an Example
     head_of: int = 0  # the size of that record
     manifest: str = "none beside it"
     problem: str | None = None
@@ -49,18 +56,43 @@ class Survey:
     readable: bool = True
     counts: Counter[int] = field(default_factory=Counter)  # number of frames by size
 
+    @property
+    def rows(self) -> int:
+        return self.records
+
+    @property
+    def code(self) -> str:
+        return as_code(self.inferred.schema) if self.inferred else ""
+
+    def as_dict(self) -> dict[str, object]:
+        found = self.inferred
+        head = {"length": self.head_of, "hex": self.head.hex()} if self.head_of else None
+        return {
+            "path": self.path,
+            "format": self.format,
+            "compression": self.compression,
+            "bytes": self.bytes,
+            "records": self.records,
+            "record_bytes": self.sizes._asdict() if self.sizes else None,
+            "schema": {name: repr(column) for name, column in found.schema.items()} if found else None,
+            "sequence": found.sequence if found else False,
+            "notes": found.notes if found else {},
+            "first": {name: as_json(values) for name, values in found.examples.items()} if found else head,
+            "problem": self.problem,
+        }
+
     def note(self, problem: str, hint: str = "") -> None:
         """Keeps the first problem only: later ones mostly follow from it."""
         if self.problem is None:
             self.problem, self.hint = problem, hint
 
 
-def survey_file(path: str | os.PathLike[str], sample: int = 100, progress: Progress | None = None) -> Survey:
+def survey_file(path: str | os.PathLike[str], sample: int = 100, progress: Progress | None = None) -> TFRecordSurvey:
     """Inspects a file. Problems with the file are not raised, but part of the result.
 
     With a fresh index only the first records are read, else the whole file, with all its CRCs.
     """
-    survey = Survey(os.fspath(path))
+    survey = TFRecordSurvey(os.fspath(path))
     try:
         _measure(survey, progress)
         if survey.format:
@@ -75,22 +107,22 @@ def survey_file(path: str | os.PathLike[str], sample: int = 100, progress: Progr
     return survey
 
 
-def _measure(survey: Survey, progress: Progress | None) -> None:
+def _measure(survey: TFRecordSurvey, progress: Progress | None) -> None:
     with open_source(survey.path) as source:
         survey.format = "tfrecord"
-        survey.compression, survey.file_bytes = source.compression, source.file_bytes()
+        survey.compression, survey.bytes = source.compression, source.file_bytes()
         offsets = load_index(survey.path, source) if source.compression == "none" else None
     if offsets is None:
         _walk(survey, progress)
     else:
         _count(survey, np.diff(offsets))
         if progress:
-            progress(survey.file_bytes)
+            progress(survey.bytes)
     survey.records = survey.counts.total()
     survey.sizes = _sizes(survey.counts)
 
 
-def _walk(survey: Survey, progress: Progress | None) -> None:
+def _walk(survey: TFRecordSurvey, progress: Progress | None) -> None:
     try:
         error, more = _count_all(survey, progress, spool=False)
     except DataError:  # only raised for compressed files
@@ -101,7 +133,7 @@ def _walk(survey: Survey, progress: Progress | None) -> None:
         survey.format = None if isinstance(error, FormatError) else "tfrecord"
 
 
-def _count_all(survey: Survey, progress: Progress | None, spool: bool) -> tuple[DataError | None, int]:
+def _count_all(survey: TFRecordSurvey, progress: Progress | None, spool: bool) -> tuple[DataError | None, int]:
     """Counts all frames; returns the first problem and the number of further ones."""
 
     def put(frames: memoryview, starts: Ints) -> None:
@@ -118,7 +150,7 @@ def without_path(error: DataError) -> str:
     return str(DataError("", error.record, error.offset, error.reason)).lstrip(",: ")
 
 
-def _count(survey: Survey, frame_bytes: Ints) -> None:
+def _count(survey: TFRecordSurvey, frame_bytes: Ints) -> None:
     sizes, counts = np.unique(frame_bytes, return_counts=True)
     survey.counts.update(dict(zip(sizes.tolist(), counts.tolist(), strict=True)))
 
@@ -132,7 +164,7 @@ def _sizes(counts: Counter[int]) -> Sizes | None:
     return Sizes(*(size - codec.OVERHEAD_BYTES for size in (sizes[0], middle, sizes[-1])))
 
 
-def _sample(survey: Survey, sample: int) -> None:
+def _sample(survey: TFRecordSurvey, sample: int) -> None:
     records = _first_records(survey, sample)
     if not records:
         return
@@ -142,7 +174,7 @@ def _sample(survey: Survey, sample: int) -> None:
         survey.head, survey.head_of = records[0][:_HEAD_BYTES], len(records[0])
 
 
-def _first_records(survey: Survey, sample: int) -> list[bytes]:
+def _first_records(survey: TFRecordSurvey, sample: int) -> list[bytes]:
     records: list[bytes] = []
     size = 0
     with TFRecordReader(survey.path, on_corrupt="raise" if survey.problem is None else "salvage") as reader:
@@ -154,7 +186,7 @@ def _first_records(survey: Survey, sample: int) -> list[bytes]:
     return records
 
 
-def _compare(survey: Survey) -> None:
+def _compare(survey: TFRecordSurvey) -> None:
     """Compares the file with its entry in the manifest."""
     try:
         manifest = find_manifest(survey.path)
@@ -168,6 +200,42 @@ def _compare(survey: Survey) -> None:
         survey.manifest = f"not listed in {manifest.path.name}"
         return
     survey.manifest = f"listed in {manifest.path.name}, {entry.records:,} records"
-    if (entry.records, entry.bytes) != (survey.records, survey.file_bytes):
+    if (entry.records, entry.bytes) != (survey.records, survey.bytes):
         expected = f"the manifest says {entry.records:,} records in {entry.bytes:,} bytes"
-        survey.note(f"{expected}, the file has {survey.records:,} in {survey.file_bytes:,}")
+        survey.note(f"{expected}, the file has {survey.records:,} in {survey.bytes:,}")
+
+
+# ---- values of the first record
+
+_LISTED = 16
+_BYTES = 64
+
+
+def as_json(values: Sequence[Any]) -> Any:
+    """Returns one value, a list, or `{"length": …, "values": […]}`; nested for a list of lists."""
+    if len(values) == 1 and not isinstance(values[0], list):
+        return _value_as_json(values[0])
+    shown = [as_json(value) if isinstance(value, list) else _value_as_json(value) for value in values[:_LISTED]]
+    return shown if len(values) <= _LISTED else {"length": len(values), "values": shown}
+
+
+def _value_as_json(value: Any) -> Any:
+    if isinstance(value, bytes):
+        text = text_of(value[:_BYTES])
+        return {"length": len(value)} | ({"hex": value[:_BYTES].hex()} if text is None else {"text": text})
+    if isinstance(value, float):
+        return float(shortest(value)) if math.isfinite(value) else shortest(value)
+    return value
+
+
+def shortest(value: float) -> str:
+    """Formats a 32-bit float with as few digits as identify it."""
+    return str(np.float32(value))
+
+
+def text_of(data: bytes) -> str | None:
+    try:
+        text = getincrementaldecoder("utf-8")().decode(data)  # the cut may go through a character
+    except UnicodeDecodeError:
+        return None
+    return text if text.isprintable() else None

@@ -15,22 +15,11 @@ from typing import NamedTuple
 
 from ...._util.atomic import PartialFile
 from ....errors import InputError, WriterBusyError, cannot_open
+from ..base import FileEntry
 
 MANIFEST_NAME = "holdfast.manifest.json"
 _VERSION = 1
 _TIMEOUT_S = 30.0
-
-
-class FileEntry(NamedTuple):
-    """One finished file, as its writer counted it."""
-
-    path: str
-    records: int
-    bytes: int
-    crc32c: int  # of the file's bytes as they are on disk
-
-    def as_dict(self) -> dict[str, object]:
-        return {"path": self.path, "records": self.records, "bytes": self.bytes, "crc32c": f"{self.crc32c:08x}"}
 
 
 class Manifest(NamedTuple):

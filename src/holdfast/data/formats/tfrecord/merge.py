@@ -14,10 +14,11 @@ from ...._native import codec
 from ...._util.atomic import FileStamp, check_not_input, check_unchanged
 from ...._util.progress import Progress, scaled
 from ....errors import DataError
+from ..base import FileEntry
 from ..columns import Ints
 from ..parts_manifest import check_not_only_copy
 from .frame_stream import FrameBatches, Put
-from .manifest import FileEntry, renew_in_manifest
+from .manifest import renew_in_manifest
 from .source import open_source
 from .writer import PackWith, TFRecordWriter
 

@@ -12,9 +12,10 @@ from ...._native import codec
 from ...._util.text import names_there
 from ....errors import DecodeError, HoldfastError
 from ....schema import Column, Ragged, Value, check_schema
+from ..base import Problem
 from ..columns import Batch, Misfit, split_batch
-from ..verify import Problem
-from .column_encoding import KIND_NAMES, batch_maker, can_borrow, fields_of, kind_of, value_of
+from ..row_buffers import value_of
+from .column_encoding import KIND_NAMES, batch_maker, can_borrow, fields_of, kind_of
 from .frame_stream import BUFFER_BYTES, BorrowedWindow, FrameStream, OnCorrupt, Verify
 from .schema_inference import feature_names
 from .source import Compression, open_source

@@ -17,11 +17,12 @@ import numpy as np
 
 from ...._native import codec
 from ...._util.atomic import FileStamp, check_not_input
+from ...._util.text import counted, format_bytes
 from ....errors import CorruptError, DataError, UnfinishedError
 from ....procfs.locks import writers_of
+from ..base import Problem
 from ..columns import Ints
 from ..parts_manifest import check_not_only_copy
-from ..verify import Problem
 from .diagnostics import error_for
 from .frame_stream import Feed, FrameBatches, FrameStream, Progress, Verify
 from .manifest import renew_in_manifest
@@ -53,6 +54,10 @@ class RepairMap:
     headers: tuple[tuple[int, bytes], ...]
     problems: tuple[Problem, ...]
     packed: bool
+
+    def open(self, path: str | os.PathLike[str], *, verify: Verify = "all") -> RepairedShard:
+        """Opens the file again without another search. It must be the file that was searched."""
+        return RepairedShard(path, self, verify=verify)
 
     def place(self, offset: int) -> int:
         """Returns where a byte of the repaired view is in the corrupt file."""
@@ -251,12 +256,45 @@ class RepairedShard(_Framed):
             self._source.close()
 
 
-class Salvaged(NamedTuple):
+def open_damaged(
+    path: str | os.PathLike[str],
+    *,
+    verify: Verify = "all",
+    salvage: bool = False,
+    most: int = 1000,
+    keep_doubtful: bool = False,
+) -> RepairedShard:
+    """Opens the intact samples of a corrupt file. `salvage`, `most` and `keep_doubtful` are those of
+    build_repair_map(), whose errors this raises."""
+    repair_map = build_repair_map(path, salvage=salvage, most=most, keep_doubtful=keep_doubtful)
+    return RepairedShard(path, repair_map, verify=verify)
+
+
+class SalvagedRecords(NamedTuple):
     records_kept: int
     records_lost_at_least: int
     bytes_lost: int
     records_doubtful: int  # might be data of a corrupt record; left out unless keep_doubtful
     problems: list[Problem]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing could be kept, and so no file was written."""
+        return bool(self.problems) and not self.records_kept
+
+    def summary(self, out: str) -> str:
+        """Describes the result in a line; `out`: the file that was written."""
+        kept = counted(self.records_kept, "record")
+        lost = f"{counted(self.records_lost_at_least, 'record')} ({format_bytes(self.bytes_lost)})"
+        if not self.problems and not self.records_kept:
+            return f"nothing was corrupt, but the file has no records: {out} is empty too"
+        if not self.problems:
+            return f"nothing was corrupt: kept all {kept} in {out}"
+        if not self.records_kept:
+            return f"nothing could be kept, {out} was not written; lost at least {lost}"
+        if not self.records_lost_at_least and not self.bytes_lost:
+            return f"kept all {kept} in {out}"
+        return f"kept {kept} in {out}; lost at least {lost}"
 
     def as_dict(self) -> dict[str, object]:
         return {
@@ -277,7 +315,7 @@ def salvage_file(
     keep_empty: bool = True,
     keep_doubtful: bool = False,
     progress: Progress | None = None,
-) -> Salvaged:
+) -> SalvagedRecords:
     """Writes every intact record of `damaged` to `out`, in order. The corrupt file is never changed.
 
     keep_empty      False: if no record could be recovered, `out` is not written
@@ -303,4 +341,4 @@ def salvage_file(
         writer.discard()
     lost = sum(problem.records_lost for problem in problems)
     doubtful = sum(problem.records_doubtful for problem in problems)
-    return Salvaged(writer.records, lost, sum(problem.bytes_lost for problem in problems), doubtful, problems)
+    return SalvagedRecords(writer.records, lost, sum(problem.bytes_lost for problem in problems), doubtful, problems)

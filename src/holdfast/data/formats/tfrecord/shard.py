@@ -59,9 +59,16 @@ _SCHEMA_BYTES = 1 << 26
 
 
 def open_tfrecord_shard(
-    path: str | os.PathLike[str], *, verify: Verify = "all", cache: bool = True, fd: int | None = None
+    path: str | os.PathLike[str],
+    schema: GivenSchema | None = None,
+    *,
+    verify: Verify = "all",
+    allow_external: bool = False,
+    cache: bool = True,
+    fd: int | None = None,
 ) -> TFRecordShard | PackedTFRecordShard:
     """Opens a plain file by its index, which may be cached; a compressed one by reading it once.
+    `schema` and `allow_external` concern other formats.
 
     `fd`: the file, already open; the shard takes it over.
     """

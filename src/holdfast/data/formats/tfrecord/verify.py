@@ -7,18 +7,22 @@ from dataclasses import dataclass, replace
 
 from ...._native import codec
 from ....errors import DataError, InputError
-from ..verify import Problem, VerifyReport
+from ..base import FileEntry, Problem, VerifiedFile
 from .diagnostics import TRUNCATED, check_is_tfrecord, error_for
 from .frame_stream import FrameBatches, FrameStream, Progress
-from .manifest import FileEntry, find_manifest
+from .manifest import find_manifest
 from .source import open_source
 
 _MAX_PROBLEMS = 1000  # per file, to bound the memory
 
 
 @dataclass(frozen=True, slots=True)
-class TFRecordReport(VerifyReport):
+class TFRecordReport(VerifiedFile):
     records: int = 0  # intact
+
+    @property
+    def content(self) -> tuple[int, str]:
+        return self.records, "record"
 
     def as_dict(self) -> dict[str, object]:
         return {

@@ -19,9 +19,10 @@ from ...._util.process import call_after_fork
 from ....errors import ClosedWriterError, ForkedWriterError, SchemaError, WriteError, WriterBusyError
 from ....procfs.locks import writers_of
 from ....schema import Column, Ragged, Value, check_schema
-from ..suffixes import TFRECORD_COMPRESSION
-from .column_encoding import buffers_of, fields_of, is_cast, stored_buffers
-from .manifest import FileEntry
+from ..base import FileEntry
+from ..row_buffers import buffers_of
+from .column_encoding import fields_of, is_cast, stored_buffers
+from .format import TFRECORD_COMPRESSION
 
 PackWith = Literal["auto", "none", "gzip", "zlib"]
 

@@ -24,23 +24,22 @@ from ...formats.base import (
     FramedShard,
     GivenSchema,
     Lacking,
+    Problem,
     Shard,
     find_lacking,
-    open_damaged,
-    open_repaired,
-    open_shard,
 )
 from ...formats.columns import Ints
+from ...formats.registry import find_format, open_shard
+from ...inputs import SourceSpec
 from ..options import OnCorrupt
 from ..order.blocks import Blocks, cut_shard, join_blocks
 from ..stats import SkippedSample
-from .discovery import SourceSpec, open_files_shard
 from .download_cache import DownloadCache
 from .file_pool import FilePool, PoolStats, find_budget, is_emfile
+from .small_files import open_files_shard
 
 if TYPE_CHECKING:
     from ...formats.tfrecord.salvage import RepairMap
-    from ...formats.verify import Problem
 
 
 OnProgress = Callable[[int, int], None]
@@ -289,14 +288,15 @@ class Catalog:
         path = self.paths[number]
         try:
             stamp = FileStamp.of(self._now_at(local))
-            repaired = open_damaged(
-                self._now_at(local),
-                verify=self._verify,
-                salvage=self._on_corrupt == "salvage",
-                most=self._max_corrupt + 1,
-                keep_doubtful=self._keep_doubtful,
-            )
-            if repaired is not None:
+            open_damaged = find_format(self._now_at(local)).open_damaged
+            if open_damaged is not None:
+                repaired = open_damaged(
+                    self._now_at(local),
+                    verify=self._verify,
+                    salvage=self._on_corrupt == "salvage",
+                    most=self._max_corrupt + 1,
+                    keep_doubtful=self._keep_doubtful,
+                )
                 with repaired:
                     info = self._info_of(number, repaired, stamp)
                 losses = losses_in_shard(path, repaired.layout.problems)
@@ -328,7 +328,7 @@ class Catalog:
     def _open(self, path: str, repair_map: RepairMap | None = None) -> Shard:
         path = self._now_at(path)
         if repair_map is not None:
-            return open_repaired(path, repair_map, verify=self._verify)
+            return repair_map.open(path, verify=self._verify)
         return open_shard(path, self._given, verify=self._verify, allow_external=self._allow_external)
 
     def _now_at(self, path: str) -> str:

@@ -17,6 +17,7 @@ from ...._util.text import names_there
 from ....errors import InputError, SchemaError
 from ....schema import Column, check_schema
 from ...formats.base import GivenSchema
+from ...inputs import SourceSpec
 from ..checkpoint import fingerprint, schema_digest
 from ..options import Options
 from ..order.blocks import Blocks, join_blocks
@@ -24,7 +25,6 @@ from ..order.dataset_split import Masks, PickedOrder, picked_counts, split_masks
 from ..order.sharding import Order
 from ..order.shuffle import SampleOrder
 from .catalog import Catalog, OnProgress
-from .discovery import SourceSpec
 from .download_cache import DownloadCache
 
 

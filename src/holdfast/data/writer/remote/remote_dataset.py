@@ -21,6 +21,7 @@ from ...._native.checksum import crc32c_of_file
 from ...._util.failpoints import failpoint
 from ....errors import CorruptError, DataError, InputError, MissingFileError, TargetExistsError, WriteError
 from ....schema import Column, schema_digest, schema_file_name
+from ...formats.base import PartFile
 from ...formats.part_record import PartRecord, missing_data, parse_record
 from ..commit import Commit
 from ..dataset_writer import DatasetWriter, write
@@ -40,7 +41,7 @@ from ..directory import (
     schema_file,
     unrecorded_in,
 )
-from ..part import Attempt, Location, PartFile
+from ..part import Attempt, Location
 from ..verify import Report, verify
 from ..workspace import Workspace, dead_workspace, remove_dead_workspace, workspaces
 from .object_store import InDoubtError, ObjectStore, check_scheme, is_draft

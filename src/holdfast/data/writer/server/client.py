@@ -34,7 +34,7 @@ from ....errors import (
     WriteError,
 )
 from ....schema import Column, schema_from_json
-from ...formats.tfrecord.column_encoding import buffers_of
+from ...formats.row_buffers import buffers_of
 from ..directory import check_task
 from ..row_buffer import RowBuffer
 from .address import open_connection, resolve

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast._native import codec
-from holdfast.data.formats.hdf5.merge.merge_child import merge
-from holdfast.data.formats.hdf5.merge.merge_files import MergedHDF5, make_job, merged, refusal
+from holdfast.data.formats.hdf5.merging.merge_child import merge
+from holdfast.data.formats.hdf5.merging.merge_files import MergedHDF5, make_job, merged, refusal
 
 Arrays = dict[str, npt.NDArray[Any]]
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import holdfast as hold
-from holdfast.data.formats.base import open_shard
 from holdfast.data.formats.hdf5.shard import HDF5Shard
+from holdfast.data.formats.registry import open_shard
 from holdfast.errors import CorruptError, DataError, DecodeError, FormatError, InputError, UnfinishedError
 
 

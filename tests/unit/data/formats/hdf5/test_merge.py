@@ -26,8 +26,8 @@ from factories_merge import (
 
 from holdfast._native import codec
 from holdfast._native.checksum import combine_all
-from holdfast.data.formats.hdf5.merge import source_rows, write_result
-from holdfast.data.formats.hdf5.merge.merge_files import merge_hdf5, plan_hdf5
+from holdfast.data.formats.hdf5.merging import source_rows, write_result
+from holdfast.data.formats.hdf5.merging.merge_files import merge_hdf5, plan_hdf5
 from holdfast.data.formats.hdf5.verify import verify_hdf5
 from holdfast.errors import TargetExistsError, WriteError
 

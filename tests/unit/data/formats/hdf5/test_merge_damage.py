@@ -18,7 +18,7 @@ from factories_merge import nothing_left, table, write_file
 
 from holdfast._native import codec
 from holdfast.data.formats.hdf5 import sandbox
-from holdfast.data.formats.hdf5.merge.merge_files import merge_hdf5
+from holdfast.data.formats.hdf5.merging.merge_files import merge_hdf5
 from holdfast.errors import CorruptError
 
 # ---- damaged sources
@@ -77,7 +77,7 @@ FULL = """
 import os, sys
 from pathlib import Path
 from holdfast.errors import WriteError
-from holdfast.data.formats.hdf5.merge.merge_files import merge_hdf5
+from holdfast.data.formats.hdf5.merging.merge_files import merge_hdf5
 small, *files = sys.argv[1:]
 refused = made = 0
 for step in range(10):

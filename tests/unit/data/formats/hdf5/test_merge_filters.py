@@ -16,8 +16,8 @@ from factories_hdf5 import chunk_places, flip
 from factories_merge import merge_here, nothing_left, read_file
 
 from holdfast.data.formats.hdf5.filters import filters_of, verbatim_parameters
-from holdfast.data.formats.hdf5.merge import write_result
-from holdfast.data.formats.hdf5.merge.merge_files import merge_hdf5
+from holdfast.data.formats.hdf5.merging import write_result
+from holdfast.data.formats.hdf5.merging.merge_files import merge_hdf5
 from holdfast.errors import CorruptError, SchemaError, WriteError
 
 # Filters that derive parameters from their dataset, those that lose digits, and HDF5's own.

@@ -18,14 +18,14 @@ from factories_merge import Arrays, check_rows, joined, nothing_left, read_file,
 from holdfast._util.atomic import PartialFile
 from holdfast._util.failpoints import MERGE_CHILD_NAMES, MERGE_PARENT_NAMES, MERGE_REPEATED_NAMES, VARIABLE
 from holdfast.data.formats.hdf5 import sandbox
-from holdfast.data.formats.hdf5.merge.merge_files import merge_hdf5
+from holdfast.data.formats.hdf5.merging.merge_files import merge_hdf5
 from holdfast.errors import WriteError, WriterBusyError
 
 Files = tuple[list[Path], Arrays]
 
 PROGRAM = """
 import sys
-from holdfast.data.formats.hdf5.merge.merge_files import merge_hdf5
+from holdfast.data.formats.hdf5.merging.merge_files import merge_hdf5
 order, out, *files = sys.argv[1:]
 merge_hdf5(files, out, order=order)
 """

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from factories_merge import check_crc, merge_here, read_file, write_file
 
-from holdfast.data.formats.hdf5.merge.merge_files import merge_hdf5
+from holdfast.data.formats.hdf5.merging.merge_files import merge_hdf5
 from holdfast.errors import CorruptError, InputError, SchemaError
 from holdfast.schema import Bytes, column_to_json
 
@@ -341,7 +341,7 @@ def test_few_descriptors(tmp_path: Path) -> None:
     ]
     program = (
         "import resource, sys\n"
-        "from holdfast.data.formats.hdf5.merge.merge_files import merge_hdf5\n"
+        "from holdfast.data.formats.hdf5.merging.merge_files import merge_hdf5\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))\n"
         "merge_hdf5(sys.argv[2:], sys.argv[1])\n"
     )

@@ -13,7 +13,7 @@ import pytest
 
 import holdfast as hold
 from holdfast.data.formats.hdf5.inspect import inspect_hdf5
-from holdfast.data.formats.hdf5.merge.merge_files import merge_hdf5
+from holdfast.data.formats.hdf5.merging.merge_files import merge_hdf5
 from holdfast.data.formats.hdf5.salvage import salvage_hdf5
 from holdfast.data.formats.hdf5.schema_layout import column_attribute
 from holdfast.data.formats.hdf5.verify import verify_hdf5

@@ -11,7 +11,7 @@ import pytest
 
 import holdfast as hold
 from holdfast.data.formats.hdf5.writer import HDF5Writer
-from holdfast.data.formats.tfrecord.column_encoding import buffers_of
+from holdfast.data.formats.row_buffers import buffers_of
 from holdfast.errors import HoldfastError
 from holdfast.schema import Column
 

@@ -14,10 +14,10 @@ import pytest
 from factories_tar import Given, info, make_tar
 
 import holdfast as hold
-from holdfast.data.formats.base import open_shard
 from holdfast.data.formats.columns import ZeroCopyBytesColumn
-from holdfast.data.formats.tar import TarShard
+from holdfast.data.formats.registry import open_shard
 from holdfast.data.formats.tar import index as tar_index
+from holdfast.data.formats.tar.shard import TarShard
 from holdfast.data.formats.tfrecord.index import index_path
 from holdfast.errors import CorruptError, DecodeError, FormatError, InputError, SchemaError
 from holdfast.schema import Column

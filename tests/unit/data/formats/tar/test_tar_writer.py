@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import holdfast as hold
-from holdfast.data.formats.tar import TarShard
 from holdfast.data.formats.tar.scan import header_of, padding
+from holdfast.data.formats.tar.shard import TarShard
 from holdfast.data.formats.tar.values import extensions_of, pack
 from holdfast.data.formats.tar.writer import TarWriter
 from holdfast.errors import ClosedWriterError, DecodeError, ForkedWriterError, SchemaError, TargetExistsError

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import holdfast as hold
+from holdfast import TFRecordReader
 from holdfast._native import codec
-from holdfast.data.formats.base import open_damaged
-from holdfast.data.formats.tfrecord import TFRecordReader
-from holdfast.data.formats.tfrecord.salvage import RepairedShard, build_repair_map
+from holdfast.data.formats.registry import find_format
+from holdfast.data.formats.tfrecord.salvage import RepairedShard, build_repair_map, open_damaged
 from holdfast.errors import CorruptError, DecodeError, FormatError, UnfinishedError
 from holdfast.testing import ShardContract
 
@@ -218,7 +218,7 @@ def test_a_file_that_is_being_written_is_not_damaged(tmp_path: Path) -> None:
 def test_other_formats_have_no_such_way(tmp_path: Path) -> None:
     for name, data in (("a.h5", b"no"), ("a.tar", b"no"), ("a", b"\x89HDF\r\n\x1a\n")):
         (tmp_path / name).write_bytes(data)
-        assert open_damaged(tmp_path / name) is None
+        assert find_format(tmp_path / name).open_damaged is None
 
 
 def test_nothing_is_left_of_an_empty_or_whole_file(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import holdfast as hold
+from holdfast import TFRecordReader
 from holdfast._native import codec
-from holdfast.data.formats.tfrecord import TFRecordReader
 from holdfast.data.formats.tfrecord.salvage import salvage_file
 from holdfast.errors import CorruptError, WriteError
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from holdfast import TFRecordReader
 from holdfast._native import codec
-from holdfast.data.formats.tfrecord import TFRecordReader
 from holdfast.data.formats.tfrecord.frame_stream import OnCorrupt
 from holdfast.data.formats.tfrecord.salvage import RepairedShard, build_repair_map, salvage_file
 from holdfast.data.formats.tfrecord.verify import verify_file

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import holdfast as hold
-from holdfast.data.formats.base import open_shard
 from holdfast.data.formats.columns import ZeroCopyBytesColumn
+from holdfast.data.formats.registry import open_shard
 from holdfast.data.formats.tfrecord.shard import TFRecordShard
 from holdfast.errors import CorruptError, DecodeError, FormatError, InputError
 

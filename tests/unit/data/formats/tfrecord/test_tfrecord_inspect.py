@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from holdfast import TFRecordReader, TFRecordWriter
 from holdfast._native import codec
-from holdfast.data.formats.tfrecord import TFRecordReader, TFRecordWriter
 from holdfast.data.formats.tfrecord.index import make_index
 from holdfast.data.formats.tfrecord.inspect import survey_file
 from holdfast.data.formats.tfrecord.manifest import write_manifest
@@ -48,12 +48,12 @@ def test_a_whole_file(tmp_path: Path, compression: str) -> None:
     heard: list[int] = []
     found = survey_file(path, progress=heard.append)
     assert (found.format, found.compression, found.problem) == ("tfrecord", compression, None)
-    assert (found.records, found.file_bytes) == (30, path.stat().st_size)
+    assert (found.records, found.bytes) == (30, path.stat().st_size)
     assert found.sizes == (sizes[0], sizes[14], sizes[-1])
     assert found.inferred is not None
     assert found.inferred.schema == SCHEMA
     assert found.inferred.examples == {"b": [b""], "f": [0.5, 0.0, -1.0], "i": [0], "r": []}
-    assert sum(heard) == found.file_bytes
+    assert sum(heard) == found.bytes
 
 
 def test_with_an_index_only_the_beginning_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import TFRecordWriter
 from holdfast._native import codec
-from holdfast.data.formats.tfrecord import TFRecordWriter
 from holdfast.data.formats.tfrecord.manifest import FileEntry, find_manifest, read_manifest, write_manifest
 from holdfast.data.formats.tfrecord.verify import verify_file
 from holdfast.errors import InputError

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import holdfast as hold
-from holdfast.data.formats.base import open_shard
+from holdfast.data.formats.registry import open_shard
 from holdfast.data.writer.dataset_writer import DatasetWriter, write
 from holdfast.data.writer.server.server import CentralWriter
 from holdfast.data.writer.server.server_process import ServerSettings

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import holdfast as hold
-from holdfast.data.formats.base import open_shard
+from holdfast.data.formats.registry import open_shard
 from holdfast.data.writer.dataset_writer import write
 from holdfast.data.writer.server.client import connect
 from holdfast.errors import WriteError

@@ -15,7 +15,8 @@ from unit.data.writer.factories_rows import SCHEMA, rows
 import holdfast as hold
 from holdfast._native.checksum import combine
 from holdfast._native.codec import crc32c
-from holdfast.data.formats.tfrecord.column_encoding import batch_maker, buffers_of
+from holdfast.data.formats.row_buffers import buffers_of
+from holdfast.data.formats.tfrecord.column_encoding import batch_maker
 from holdfast.data.writer.server.frame_builder import FrameBuilder, WireFrame
 from holdfast.data.writer.server.protocol import FrameError, FrameLayout, pack_head, pack_meta, parse_head, parse_meta
 from holdfast.data.writer.server.segment import Segment, SegmentView, scan

@@ -17,7 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from holdfast.data.formats.tfrecord.column_encoding import buffers_of
+from holdfast.data.formats.row_buffers import buffers_of
 from holdfast.data.writer.dataset_writer import write
 from holdfast.data.writer.server import journal
 from holdfast.data.writer.server.frame_builder import FrameBuilder, WireFrame

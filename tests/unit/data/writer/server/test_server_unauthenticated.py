@@ -17,7 +17,7 @@ from factories_central import PATIENCE_S, SMALL, by_producer, served, small
 
 import holdfast as hold
 from holdfast._native.codec import crc32c
-from holdfast.data.formats.tfrecord.column_encoding import buffers_of
+from holdfast.data.formats.row_buffers import buffers_of
 from holdfast.data.writer.dataset_writer import write
 from holdfast.data.writer.server import connections
 from holdfast.data.writer.server.client import connect

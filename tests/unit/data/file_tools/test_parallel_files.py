@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import parallel_jobs
-from holdfast.cli.console import Screen
+from holdfast.data.file_tools import parallel_files
 
 
-def measure(file: str, /, *, progress: Callable[[int], None] | None) -> tuple[str, int]:
+def measure(file: str, /, *, progress: Callable[[float], None] | None) -> tuple[str, int]:
     if progress:
         progress(1)
     return file, os.getpid()
 
 
-def fail(file: str, /, *, progress: Callable[[int], None] | None) -> None:
+def fail(file: str, /, *, progress: Callable[[float], None] | None) -> None:
     raise KeyError(file)
 
 
@@ -32,16 +31,16 @@ def files(tmp_path: Path) -> list[str]:
 
 @pytest.mark.parametrize("jobs", [1, 3, 100])
 def test_results_come_in_the_order_of_the_files(files: list[str], jobs: int) -> None:
-    done = parallel_jobs.for_each_file(measure, files, jobs, Screen(quiet=True), "measuring")
+    done = parallel_files.for_each_file(measure, files, jobs, None)
     assert [file for file, _ in done] == files
 
 
 def test_pure_python_uses_processes_where_that_pays(files: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel_jobs.codec, "NATIVE", False)
-    done = parallel_jobs.for_each_file(measure, files, 2, Screen(quiet=True), "measuring")
+    monkeypatch.setattr(parallel_files.codec, "NATIVE", False)
+    done = parallel_files.for_each_file(measure, files, 2, None)
     assert {pid for _, pid in done} == {os.getpid()}
-    monkeypatch.setattr(parallel_jobs, "_WORTH_PROCESSES_BYTES", 1)
-    done = parallel_jobs.for_each_file(measure, files, 2, Screen(quiet=True), "measuring")
+    monkeypatch.setattr(parallel_files, "_WORTH_PROCESSES_BYTES", 1)
+    done = parallel_files.for_each_file(measure, files, 2, None)
     assert [file for file, _ in done] == files
     assert os.getpid() not in {pid for _, pid in done}
 
@@ -50,7 +49,7 @@ def test_pure_python_uses_processes_where_that_pays(files: list[str], monkeypatc
 def test_an_error_of_the_work_itself_ends_all_of_it(
     files: list[str], native: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parallel_jobs.codec, "NATIVE", native)
-    monkeypatch.setattr(parallel_jobs, "_WORTH_PROCESSES_BYTES", 1)
+    monkeypatch.setattr(parallel_files.codec, "NATIVE", native)
+    monkeypatch.setattr(parallel_files, "_WORTH_PROCESSES_BYTES", 1)
     with pytest.raises(KeyError):
-        parallel_jobs.for_each_file(fail, files, 2, Screen(quiet=True), "failing")
+        parallel_files.for_each_file(fail, files, 2, None)

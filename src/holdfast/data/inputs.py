@@ -1,6 +1,7 @@
-"""Finds the files that read(), convert() and the commands were given: paths, globs, braces, folders, URLs and lists.
+"""Finds the files that hold.read, hold.convert and the others were given: paths, globs, braces, folders, URLs, lists.
 
-Which files are data, and their order, is decided here alone. `find_sources` is for readers, `find_files` for commands.
+Which files are data, and their order, is decided here alone. `find_sources` is for readers; `expand`, `expand_below`
+and `expand_once` are for functions that report on files, and for commands.
 """
 
 from __future__ import annotations
@@ -8,22 +9,20 @@ from __future__ import annotations
 import difflib
 import errno
 import glob
-import json
 import os
 import posixpath
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import islice
 from typing import Any, NoReturn
 
-from ....errors import InputError, MissingFileError, SchemaError
-from ....schema import Column, schema_file_name, schema_from_json
-from ...formats.base import Shard, has_shard_content
-from ...formats.part_record import order_of_part_name
-from ...formats.suffixes import SAMPLE_SUFFIXES, is_shard_name
-from ...remote_fs import Options, ask, open_store, url_of
+from ..errors import InputError, MissingFileError
+from ..schema import schema_file_name
+from .formats.part_record import order_of_part_name
+from .formats.registry import SAMPLE_SUFFIXES, has_shard_content, is_shard_name, titles
+from .remote_fs import Options, ask, open_store, url_of
 
 Given = str | os.PathLike[str]
 _EXPECTED = "expected a path, a glob, a folder, a URL or a list of them"
@@ -86,12 +85,12 @@ def find_files(what: Given | Iterable[Given], *, whole_runs: bool = False) -> li
         if spec.is_remote:
             raise InputError(f"{spec.path}: expected a local file, got a URL; download it first")
         if spec.is_files and not spec.files:
-            raise InputError(f"{spec.path}: expected TFRecord, HDF5 or tar files in this folder, there are none")
+            raise InputError(f"{spec.path}: expected {titles()} files in this folder, there are none")
         found.append(SourceSpec(spec.files[0]) if spec.files else spec)
     return found
 
 
-def find_files_below(what: Iterable[Given]) -> list[tuple[str, str]]:
+def find_files_below(what: Given | Iterable[Given]) -> list[tuple[str, str]]:
     """Returns the files that find_files returns, each with its path below the folder that was given, below the first
     folder of a glob without a wildcard, or with its name alone."""
     found = []
@@ -219,10 +218,7 @@ class _Search:
             yield from ((os.path.join(here, name), False) for name in files if not is_beside(name))
 
     def _is_run(self, path: str) -> bool:
-        if not os.path.isdir(os.path.join(path, "parts")):
-            return False
-        has_schema = os.path.isfile(os.path.join(path, schema_file_name()))
-        return has_schema or (self.whole_runs and os.path.isdir(os.path.join(path, "tmp")))
+        return is_run(path, with_schema=not self.whole_runs)
 
     def _run(self, path: str) -> list[SourceSpec]:
         if self.whole_runs:
@@ -253,6 +249,97 @@ def _join_small(specs: Iterable[SourceSpec]) -> Iterator[SourceSpec]:
 
 def _one_shard(files: list[str]) -> SourceSpec:
     return SourceSpec(os.path.commonpath([os.path.dirname(file) for file in files]) or ".", True, tuple(files))
+
+
+# ---- for functions that report on files
+
+
+class ExpandedPaths(list[str]):
+    """Paths that were expanded before."""
+
+
+def expand(arguments: Given | Iterable[Given]) -> list[str]:
+    """Returns the files that the arguments denote, in order. A file that is given twice, under any name, raises
+    InputError as in hold.read. A missing path stays in the list: opening it reports the error."""
+    if isinstance(arguments, ExpandedPaths):
+        return arguments
+    listed = ExpandedPaths(spec.path for spec in find_files(arguments))
+    check_unique((_identity(path), path) for path in listed)
+    return listed
+
+
+def expand_below(arguments: Given | Iterable[Given]) -> dict[str, str]:
+    """Returns the files as `expand` does, each with its path below the folder that an argument names."""
+    found = find_files_below(arguments)
+    check_unique((_identity(path), path) for path, _ in found)
+    return dict(found)
+
+
+class ExpandedOnce(ExpandedPaths):
+    """The dataset directories and files to report on, each once. `repeated`: what was given more than once."""
+
+    def __init__(self, runs: Iterable[str], files: Iterable[str], repeated: list[str]) -> None:
+        self.runs, self.files, self.repeated = list(runs), list(files), repeated
+        super().__init__([*self.runs, *self.files])
+
+
+def expand_once(arguments: Given | Iterable[Given], *, whole_runs: bool = True) -> ExpandedOnce:
+    """Returns what the arguments denote, each file once. Without `whole_runs`, the parts of dataset directories."""
+    if isinstance(arguments, ExpandedOnce):
+        return arguments
+    runs: dict[object, str] = {}
+    files: dict[object, str] = {}
+    repeated = []
+    for spec in find_files(arguments, whole_runs=whole_runs):
+        known, identity = runs if spec.is_run else files, _identity(spec.path)
+        if identity in known:
+            repeated.append(f"{spec.path} is the same as {known[identity]}")
+        else:
+            known[identity] = spec.path
+    parts: dict[object, str] = {identify(os.path.join(run, "parts")): run for run in runs.values()}
+    for identity, file in list(files.items() if parts else ()):
+        run = parts.get(_identity(os.path.dirname(file) or "."))
+        if run is not None:
+            repeated.append(f"{file} is a part of {run}")
+            del files[identity]
+    return ExpandedOnce(runs.values(), files.values(), repeated)
+
+
+def _identity(path: str) -> object:
+    try:
+        return identify(path)
+    except OSError:
+        return os.path.abspath(path)
+
+
+# ---- dataset directories
+
+
+def is_run(path: str, *, with_schema: bool = False) -> bool:
+    """Whether it is a dataset directory of hold.write; also without its schema.json, which verify reports, unless
+    `with_schema`."""
+    if not os.path.isdir(os.path.join(path, "parts")):
+        return False
+    has_schema = os.path.isfile(os.path.join(path, schema_file_name()))
+    return has_schema or (not with_schema and os.path.isdir(os.path.join(path, "tmp")))
+
+
+def runs_in(path: str) -> list[str]:
+    if is_run(path):
+        return [path]
+    if not os.path.isdir(path):
+        return []
+    with os.scandir(path) as entries:
+        names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    return [run for name in names if is_run(run := os.path.join(path, name))]
+
+
+def size_of_run(path: str) -> int:
+    try:
+        with os.scandir(os.path.join(path, "parts")) as entries:
+            return sum(entry.stat().st_size for entry in entries if entry.is_file())
+    except OSError:
+        return 0  # reading it later reports the error
 
 
 # ---- what a name says
@@ -497,64 +584,3 @@ def _what_is_there(folder: str, path: str = "") -> str:
         return f"{shown} has {near[0]!r}"
     names = ", ".join(map(repr, there[:3])) + (", …" if len(there) > 3 else "")
     return f"{shown} has {names}" if there else f"{shown} is empty"
-
-
-# ---- shards of small files, and the schema of a dataset directory
-
-
-def open_files_shard(spec: SourceSpec, folder: str, labels: bool) -> Shard:
-    """Opens the images of a folder, or all of its files when there are none. `labels`: folders are labels.
-
-    `folder` is where the folder of `spec` is now. Its files are opened for every read, so its path is made absolute.
-    """
-    from ...formats.files import FilesShard, list_files
-
-    if spec.files:
-        names = [_small_below(spec.path, file) for file in spec.files]
-        folders = sorted({name.partition("/")[0] for name in names if "/" in name}, key=os.fsencode)
-        return FilesShard(names, root=os.path.abspath(folder), classes=folders if labels else None)
-    images = list_files(os.path.abspath(folder), classes_from_folder=labels)
-    return images if len(images) else list_files(os.path.abspath(folder), None, labels)
-
-
-def _small_below(folder: str, file: str) -> str:
-    if file.startswith(f"{folder}/"):
-        return file[len(folder) + 1 :]
-    return file if folder == "." and not os.path.isabs(file) else os.path.relpath(file, folder)
-
-
-def directory_schema(specs: Sequence[SourceSpec], options: Mapping[str, Any] | None = None) -> dict[str, Column] | None:
-    """Returns the schema that hold.write saved beside the parts, which a TFRecord part does not hold.
-
-    None: the shards are not all parts of one dataset directory.
-    """
-    folders = {posixpath.dirname(spec.path) for spec in specs if not spec.is_files}
-    if len(folders) != 1 or any(spec.is_files for spec in specs):
-        return None
-    directory, name = posixpath.split(folders.pop())
-    if name != "parts":
-        return None
-    try:
-        content = json.loads(_latest(directory, specs[0].is_remote, options))
-        return schema_from_json(content["schema"]) if "holdfast_write" in content else None
-    except (OSError, InputError, SchemaError, ValueError, LookupError, TypeError, AttributeError):
-        return None  # then they are read as any other files
-
-
-def _latest(directory: str, is_remote: bool, options: Mapping[str, Any] | None) -> bytes:
-    """Reads the latest version of the schema: that of a log grows with its columns."""
-    found = _read(posixpath.join(directory, schema_file_name()), is_remote, options)
-    for version in count(1):
-        try:
-            found = _read(posixpath.join(directory, schema_file_name(version)), is_remote, options)
-        except FileNotFoundError:
-            break
-    return found
-
-
-def _read(path: str, is_remote: bool, options: Mapping[str, Any] | None) -> bytes:
-    if not is_remote:
-        with open(path, "rb") as file:
-            return file.read()
-    fs, inside = open_store(path, options)
-    return bytes(ask(path, lambda: fs.cat_file(inside)))

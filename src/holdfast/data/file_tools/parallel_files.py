@@ -7,28 +7,24 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from typing import Any, Protocol, TypeVar
 
-import click
-
-from .._native import codec
-from .._util.parallel import Stop, run_all
-from .._util.progress import Progress, ProgressLimit
-from .console import Screen, bar_for
+from ..._native import codec
+from ..._util.parallel import Stop, run_all
+from ..._util.progress import Progress, ProgressLimit
 
 R = TypeVar("R", covariant=True)
-F = TypeVar("F", bound=Callable[..., Any])
 
 # Pure Python takes about as long for this much as for starting a process.
 _WORTH_PROCESSES_BYTES = 4_000_000
 
 
 class ParallelWork(Protocol[R]):
-    def __call__(self, file: str, /, *, progress: Callable[[int], None] | None) -> R: ...
+    def __call__(self, file: str, /, *, progress: Progress | None) -> R: ...
 
 
 def cores() -> int:
@@ -37,11 +33,6 @@ def cores() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
         return os.cpu_count() or 1
-
-
-def jobs_option(function: F) -> F:
-    text = "Process N files in parallel.  [default: all cores]"
-    return click.option("-j", "--jobs", type=click.IntRange(min=1), default=cores, metavar="N", help=text)(function)
 
 
 def total_bytes(files: Sequence[str]) -> int:
@@ -55,15 +46,17 @@ def _size(file: str) -> int:
         return 0  # opening it reports the reason
 
 
-def for_each_file(work: ParallelWork[R], files: Sequence[str], jobs: int, screen: Screen, doing: str) -> list[R]:
-    """Returns `work(file)` for each file, in order. `work` reports the problems of a file in its result."""
-    total = total_bytes(files)
-    with bar_for(screen, doing, total) as bar:
-        if codec.NATIVE:
-            return _on_threads(work, files, jobs, bar.advance)
-        if jobs > 1 and len(files) > 1 and total >= _WORTH_PROCESSES_BYTES:
-            return _on_processes(work, files, jobs, bar.advance)
-        return _on_threads(work, files, 1, bar.advance)
+def for_each_file(work: ParallelWork[R], files: Sequence[str], jobs: int | None, progress: Progress | None) -> list[R]:
+    """Returns `work(file)` for each file, in order. `work` reports the problems of a file in its result.
+
+    jobs: how many at a time; None: one a core in threads, and no processes, which a script must be prepared for
+    """
+    advance = progress or (lambda n: None)
+    if codec.NATIVE:
+        return _on_threads(work, files, jobs or cores(), advance)
+    if (jobs or 1) > 1 and len(files) > 1 and total_bytes(files) >= _WORTH_PROCESSES_BYTES:
+        return _on_processes(work, files, jobs or 1, advance)
+    return _on_threads(work, files, 1, advance)
 
 
 def _on_threads(work: ParallelWork[R], files: Sequence[str], jobs: int, advance: Progress) -> list[R]:
@@ -72,7 +65,7 @@ def _on_threads(work: ParallelWork[R], files: Sequence[str], jobs: int, advance:
     def one(file: str) -> R:
         limit = ProgressLimit(advance, _size(file))
 
-        def tick(n: int) -> None:
+        def tick(n: float) -> None:
             stop.check()
             limit.advance(n)
 
@@ -83,7 +76,7 @@ def _on_threads(work: ParallelWork[R], files: Sequence[str], jobs: int, advance:
     return run_all(one, files, jobs, stop)
 
 
-def _on_processes(work: ParallelWork[R], files: Sequence[str], jobs: int, advance: Callable[[int], None]) -> list[R]:
+def _on_processes(work: ParallelWork[R], files: Sequence[str], jobs: int, advance: Progress) -> list[R]:
     spawn = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(jobs, len(files)), mp_context=spawn, initializer=_exit_with_parent)
     try:

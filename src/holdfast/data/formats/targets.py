@@ -1,42 +1,26 @@
-"""Names, divides and publishes the output files of split and convert, and writes those of all three formats."""
+"""Names, divides and publishes the output files of split and convert."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from ..._util.atomic import publish_files
 from ..._util.text import format_bytes
 from ...errors import DataError, InputError, SchemaError, TargetExistsError, WriteError
-from ...schema import Column, Ragged
-from ..formats.columns import Ints
-from ..formats.suffixes import HDF5_SUFFIXES, TFRECORD_COMPRESSION, TFRECORD_SUFFIXES
-from ..formats.tfrecord.column_encoding import buffers_of
-from ..formats.tfrecord.manifest import FileEntry, renew_in_manifest, write_manifest
-from ..formats.tfrecord.writer import TFRecordWriter
-
-Kind = Literal["tfrecord", "hdf5", "tar"]
+from .base import FileEntry, Format
+from .columns import Ints
+from .registry import FORMATS
+from .tfrecord.manifest import renew_in_manifest, write_manifest
 
 MOST_SHARDS = 99_999  # shard numbers have five digits, so that names sort
 SHARD_NUMBER = r"-\d{5}-of-\d{5}"
-
-
-def _any_of(suffixes: Iterable[str]) -> str:
-    return f"({'|'.join(map(re.escape, suffixes))})"
-
-
-_SUFFIX = re.compile(
-    rf"(?P<tfrecord>{_any_of(TFRECORD_SUFFIXES)}{_any_of(TFRECORD_COMPRESSION)}?)$"
-    rf"|(?P<hdf5>{_any_of(HDF5_SUFFIXES)})$|(?P<tar>\.tar)$",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +30,7 @@ class TargetName:
     folder: Path
     stem: str
     suffix: str
-    kind: Kind
+    kind: Format
 
     @property
     def name(self) -> str:
@@ -69,12 +53,13 @@ def parse_target(target: str | os.PathLike[str]) -> TargetName:
     if "://" in os.fsdecode(target):
         raise ValueError(f"expected a local file to write to, got the URL {os.fspath(target)!r}")
     path = Path(os.fsdecode(target))
-    found = _SUFFIX.search(path.name)
-    if found is None or found.start() == 0:
-        names = "a name that ends in .tfrecord (or .tfrecord.gz, .tfrecord.zlib), .h5 or .tar"
-        raise ValueError(f"expected {names} to write to, got {os.fspath(target)!r}")
-    kind: Kind = "tfrecord" if found["tfrecord"] else "hdf5" if found["hdf5"] else "tar"
-    return TargetName(path.parent, path.name[: found.start()], found[0], kind)
+    for kind in FORMATS.values():
+        for suffix in kind.written:
+            stem = path.name[: -len(suffix)]
+            if path.name.lower().endswith(suffix) and stem:
+                return TargetName(path.parent, stem, path.name[len(stem) :], kind)
+    names = [kind.written[0] for kind in reversed(FORMATS.values()) if kind.written]
+    raise ValueError(f"expected a name that ends in {', '.join(names)} to write to, got {os.fspath(target)!r}")
 
 
 def check_no_other_shards(target: TargetName, names: Sequence[str]) -> None:
@@ -98,7 +83,7 @@ def publish(
         else:
             write_manifest(target.folder, files)
 
-    then = list_files if target.kind == "tfrecord" else None
+    then = list_files if target.kind.has_manifest else None
     publish_files([Path(entry.path) for entry in entries], target.folder, names, overwrite=overwrite, then=then)
     return files
 
@@ -154,50 +139,3 @@ def renaming(hidden: str, shown: str) -> Iterator[None]:
         if text == str(error):
             raise
         raise type(error)(text) from error
-
-
-class OutputFile(Protocol):
-    def extend(self, columns: Mapping[str, Any]) -> object: ...
-
-    def close(self) -> FileEntry:
-        """Completes and syncs the file."""
-
-    def discard(self) -> None:
-        """Closes everything. Safe to call twice, and after close()."""
-
-
-def make_target(
-    kind: Kind, path: Path, schema: dict[str, Column], *, first: int, codec: Any, compression: Any
-) -> OutputFile:
-    """Creates an output file. `path` must not exist; `first` is the number of its first sample."""
-    if kind == "hdf5":
-        return _HDF5Output(path, schema, codec)
-    if kind == "tfrecord":
-        nested = any(isinstance(column, Ragged) and column.depth > 1 for column in schema.values())
-        return TFRecordWriter(path, schema, compression=compression, sequence=nested)
-    from ..formats.tar.writer import TarWriter
-
-    return TarWriter(path, schema, first=first)
-
-
-class _HDF5Output:
-    def __init__(self, path: Path, schema: dict[str, Column], codec: Any) -> None:
-        from ..formats.hdf5.writer import HDF5Writer
-
-        self._schema = schema
-        self._writer = HDF5Writer(path, schema, codec=codec)
-        self._done = False
-
-    def extend(self, columns: Mapping[str, Any]) -> None:
-        self._writer.extend(*buffers_of(self._schema, columns))
-
-    def close(self) -> FileEntry:
-        finished = self._writer.finalize()
-        os.fsync(self._writer.fd)
-        self._writer.detach()
-        self._done = True
-        return FileEntry(str(self._writer.path), finished.rows, finished.bytes, finished.crc32c)
-
-    def discard(self) -> None:
-        if not self._done:
-            self._writer.discard()

@@ -15,16 +15,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..._util.atomic import check_absent, check_unchanged, staging_dir
-from ..._util.parallel import Stop, run_all
-from ..._util.progress import Progress, scaled
-from ...errors import InputError
-from ..formats.columns import Ints
-from ..formats.tfrecord.frame_stream import FrameBatches, Put
-from ..formats.tfrecord.manifest import FileEntry, find_manifest
-from ..formats.tfrecord.merge import Files, take_stamps, write_verified
-from ..formats.tfrecord.writer import PackWith
-from .targets import MOST_SHARDS, SHARD_NUMBER, ShardCut, TargetName, publish
+from ...._util.atomic import check_absent, check_unchanged, staging_dir
+from ...._util.parallel import Stop, run_all
+from ...._util.progress import Progress, scaled
+from ....errors import InputError
+from ..base import FileEntry
+from ..columns import Ints
+from ..targets import MOST_SHARDS, SHARD_NUMBER, ShardCut, TargetName, publish
+from .format import TFRECORD
+from .frame_stream import FrameBatches, Put
+from .manifest import find_manifest
+from .merge import Files, take_stamps, write_verified
+from .writer import PackWith
 
 
 class SplitMark(NamedTuple):
@@ -166,7 +168,7 @@ def split_files(
     """
     stem = _checked_stem(files, parts, part_bytes, name)
     stamps, is_compressed = take_stamps(files)
-    target = TargetName(Path(folder), stem, _SUFFIXES.get(compression, ".tfrecord"), "tfrecord")
+    target = TargetName(Path(folder), stem, _SUFFIXES.get(compression, ".tfrecord"), TFRECORD)
     jobs = 1 if is_compressed else jobs
     stop = Stop()
     report = scaled(progress, 1 / _PASSES)

@@ -1,0 +1,109 @@
+"""hold.verify, inspect, salvage, merge and split return what their commands print."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import holdfast as hold
+from holdfast.cli.app import run
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two good TFRecords, a corrupt one, an HDF5 file, a tar and a dataset directory."""
+    monkeypatch.chdir(tmp_path)
+    for number in range(3):
+        with hold.TFRecordWriter(f"part-{number}.tfrecord", {"x": hold.Int64()}) as writer:
+            writer.extend({"x": range(10)})
+    data = bytearray((tmp_path / "part-2.tfrecord").read_bytes())
+    data[-6] ^= 1
+    (tmp_path / "bad.tfrecord").write_bytes(data)
+    (tmp_path / "part-2.tfrecord").unlink()
+    with h5py.File("a.h5", "w") as file:
+        file["x"] = np.arange(7)
+    hold.convert("part-0.tfrecord", "a.tar")
+    with hold.write("run.hold", {"x": hold.Int64()}).part("rank0") as part:
+        part.extend({"x": range(5)})
+    return tmp_path
+
+
+def printed(capsys: Any, *arguments: str) -> dict[str, Any]:
+    capsys.readouterr()
+    run([*arguments, "--json"])
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def as_json(result: Any) -> Any:
+    return json.loads(json.dumps(result.as_dict()))
+
+
+def is_plain(result: Any) -> bool:
+    """Whether it can be read, sent to another process, and not be changed."""
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.files = []
+    name = type(result).__name__
+    assert re.match(rf"{name}\(", repr(result))
+    assert getattr(hold, name) is type(result)
+    return repr(pickle.loads(pickle.dumps(result))) == repr(result)
+
+
+def test_verify_and_inspect(folder: Path, capsys: Any) -> None:
+    checked = hold.verify(".")
+    assert as_json(checked) == printed(capsys, "verify", ".")
+    assert is_plain(checked)
+    assert not checked.ok
+    bad = [file for file in checked.files if not file.ok]
+    assert [(file.path, file.problems[0].record) for file in bad] == [("./bad.tfrecord", 9)]
+    assert [run.path for run in checked.runs] == ["./run.hold"]
+    inspected = hold.inspect(["part-0.tfrecord", "a.h5", "a.tar", "run.hold"])
+    assert as_json(inspected) == printed(capsys, "inspect", "part-0.tfrecord", "a.h5", "a.tar", "run.hold")
+    assert is_plain(inspected)
+    found = {file.path: (file.format, file.rows) for file in inspected.files}
+    assert found["a.h5"] == ("hdf5", 7)
+    assert (found["part-0.tfrecord"], found["a.tar"], found["run.hold"]) == (("tfrecord", 10), ("tar", 10), ("run", 5))
+
+
+def test_salvage_and_split(folder: Path, capsys: Any) -> None:
+    one = hold.salvage("bad.tfrecord", "good.tfrecord")
+    assert as_json(one) == printed(capsys, "salvage", "bad.tfrecord", "other.tfrecord")
+    assert is_plain(one)
+    many = hold.salvage(["bad.tfrecord", "a.tar", "part-0.tfrecord"], "out/")
+    document = printed(capsys, "salvage", "bad.tfrecord", "a.tar", "part-0.tfrecord", "out/", "--force")
+    assert as_json(many) == document
+    assert [file.out for file in many.files] == ["out/bad.tfrecord", None, "out/part-0.tfrecord"]
+    assert isinstance(many.files[1].error, hold.errors.FormatError)
+    shards = hold.split("part-*.tfrecord", "split", parts=2)
+    assert is_plain(shards)
+    document = printed(capsys, "split", "part-*.tfrecord", "-n", "2", "-o", "again")
+    assert as_json(shards) == json.loads(json.dumps(document).replace("again/", "split/"))
+    [replaced] = hold.salvage("*.tfrecord", in_place=True).files
+    assert (replaced.path, replaced.backup) == ("bad.tfrecord", "bad.tfrecord.corrupt")
+    assert hold.salvage("bad.tfrecord", in_place=True).files == []
+
+
+def test_merge(folder: Path, capsys: Any) -> None:
+    merged = hold.merge("part-*.tfrecord", "all.tfrecord")
+    assert (merged.rows, merged.files, is_plain(merged)) == (20, 2, True)
+    assert as_json(merged) == printed(capsys, "merge", "part-*.tfrecord", "-o", "all.tfrecord", "--force")
+    (folder / "b.h5").write_bytes((folder / "a.h5").read_bytes())
+    datasets = hold.merge(["a.h5", "b.h5"], "all.h5", attributes="first")
+    assert [one.rows for one in datasets.datasets] == [14]
+    assert as_json(datasets) == printed(capsys, "merge", "a.h5", "b.h5", "-o", "all.h5", "--force")
+    planned = hold.merge("run.hold", "run.h5", dry_run=True)
+    assert as_json(planned) == printed(capsys, "merge", "run.hold", "-o", "run.h5", "--dry-run")
+    assert (planned.rows, hold.merge("run.hold", "run.h5").manifest) == (5, 1)
+    for options, said in (({"codec": "gzip"}, "codec= is for HDF5"), ({"order": "any"}, "order= is for HDF5")):
+        with pytest.raises(ValueError, match=said):
+            hold.merge("part-*.tfrecord", "x.tfrecord", **options)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"'x.tar' is a name for tar, these are TFRecord files"):
+        hold.merge("part-*.tfrecord", "x.tar")
