@@ -67,7 +67,7 @@ WRONG = {
     "verify --jsn x": "verify: no such option: --jsn; did you mean --jobs or --json or --run?",
     "verify": "verify: missing argument 'FILE...'",
     "verify -j 0 x": "verify: invalid value for '-j' / '--jobs': 0 is not in the range x>=1",
-    "salvage x": "salvage: missing argument 'IN...'",
+    "salvage x": "salvage: expected IN and OUT, got 'x' alone; --in-place needs no OUT",
     "salvage x y z": "salvage: expected a directory as OUT for 2 files, got 'z'; end it with / to create it",
     "merge x": "merge: missing option '-o' / '--out'",
     "split x -o d": f"split: {EITHER}",

@@ -54,7 +54,8 @@ With --json:
             its process is closed
   inherited copies in forked processes; not part of live
   coverage  the part of all births in traced processes that was seen, 0 to 1
-  untraced  processes that ran without the tracing library; pid 0: the shell of system() or popen()
+  untraced  processes that ran without the tracing library; pid 0: the shell of
+            system() or popen()
   problem   bad descriptor, leak, no descriptor free, or "" for none
   bad       one entry a descriptor, the most important first; deadly: the
             program failed after it; doubt: what else it may be

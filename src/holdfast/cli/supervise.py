@@ -37,8 +37,8 @@ Examples:
 --config reads a TOML file: a table [supervise] with the names of the options
 and command = ["python", "worker.py"]. Options on the command line win.
 
-A worker finds its number in HOLDFAST_WORKER (1, 2, …); {worker} in --progress-file
-and --progress-http stands for it.
+A worker finds its number in HOLDFAST_WORKER (1, 2, …); {worker} in
+--progress-file and --progress-http stands for it.
 
 Signals: TERM and INT stop all workers (a Guard finishes its job first); INT
 again kills them. HUP restarts them one after the other. USR1 drains and
