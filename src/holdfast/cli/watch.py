@@ -10,7 +10,7 @@ PID is a process id. --name selects every process whose command line or name
 contains that text, also those that start later: watch waits for them. It means
 the program, not what starts it (timeout, sudo, bash -c), and no process that
 ends within 3 s. A `holdfast supervise` is watched as one target for each of its
-copies.
+workers.
 
 Examples:
 
