@@ -112,6 +112,9 @@ def test_copied_pages_are_told_from_new_ones() -> None:
         (Limit(name="dev_shm_bytes", used=64 * MIB, soft=64 * MIB), 64 * MIB, True),
         (Limit(name="cgroup_memory", used=990 * MIB, soft=1000 * MIB), 900 * MIB, True),
         (Limit(name="cgroup_memory", used=900 * MIB, soft=1000 * MIB), 900 * MIB, False),
+        (Limit(name="cgroup_memory", used=990 * MIB - 1, soft=1000 * MIB), 900 * MIB, False),  # 99 %
+        (Limit(name="cgroup_pids", used=996, soft=1000), 249, True),  # a quarter of what is used
+        (Limit(name="cgroup_pids", used=996, soft=1000), 248, False),
     ],
 )
 def test_a_limit_that_is_reached(limit: Limit, own: int, is_full: bool) -> None:

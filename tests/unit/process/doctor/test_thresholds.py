@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.process.doctor.model import FdProfile, Match, PathCount, Trend
+from holdfast.process.doctor.messages import _is_tight
+from holdfast.process.doctor.model import FdProfile, Match, PathCount, Trend, VerdictInput
 from holdfast.process.doctor.signatures import (
     are_many,
     are_most_at_once,
@@ -125,3 +126,8 @@ def test_a_short_watch_is_conclusive(
     conclusive: bool,
 ) -> None:
     assert _is_conclusive(trend(50, span_s, per_hour, low), fds, soft, uptime_s) is conclusive
+
+
+@pytest.mark.parametrize(("fds", "tight"), [(800, True), (799, False), (None, False)])
+def test_a_limit_is_tight(fds: int | None, tight: bool) -> None:
+    assert _is_tight(VerdictInput(fds=fds, soft=1000, hard=4000)) is tight
