@@ -14,6 +14,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -203,24 +204,24 @@ def check_merged(top: Path, acks: tuple[str, ...]) -> None:
             check_rows(top / name, [0, 1, 2])
 
 
-def write_consolidated(top: Path, ack: Ack) -> None:
+def write_consolidated(top: Path, ack: Ack, name: str = "all.h5") -> None:
     out = hold.write(top / "run.hold", SCHEMA)
     for number in range(2):
-        with out.part(f"task{number}") as part:
+        with out.part(f"task{number}", format="hdf5" if name == "all.h5" else "tfrecord") as part:
             if not part.done:
                 part.extend(batch(number))
     ack("parts")
     with contextlib.suppress(TargetExistsError):  # some or all parts were deleted: it is complete
         if out.parts():
-            out.consolidate(top / "all.h5", delete_parts=True, overwrite=True)
-    ack("all.h5")
+            out.consolidate(top / name, delete_parts=True, overwrite=True)
+    ack(name)
 
 
-def check_consolidated(top: Path, acks: tuple[str, ...]) -> None:
-    if (top / "all.h5").exists():
-        check_rows(top / "all.h5", [0, 1])
+def check_consolidated(top: Path, acks: tuple[str, ...], name: str = "all.h5") -> None:
+    if (top / name).exists():
+        check_rows(top / name, [0, 1])
     elif acks:
-        assert "all.h5" not in acks, "the file is lost"
+        assert name not in acks, "the file is lost"
         check_rows(top / "run.hold", [0, 1])
     if acks:
         out = hold.write(top / "run.hold")
@@ -262,9 +263,17 @@ WRITERS = {
     "converted": (write_converted, check_converted),
     "merged": (write_merged, check_merged),
     "consolidated": (write_consolidated, check_consolidated),
+    "consolidated records": (
+        partial(write_consolidated, name="all.tfrecord"),
+        partial(check_consolidated, name="all.tfrecord"),
+    ),
     "salvaged in place": (write_salvaged, check_salvaged),
 }
-OTHERS = {"merged": 4, "consolidated": 4}  # power cuts of each kind, beside those after an acknowledgement
+OTHERS = {
+    "merged": 4,
+    "consolidated": 4,
+    "consolidated records": 4,
+}  # power cuts of each kind, beside those after an acknowledgement
 RESTARTS = {"split": 0, "merged": 5, "consolidated": 5, "central": 3, "central in place": 3}  # of them; 0: it refuses
 
 
