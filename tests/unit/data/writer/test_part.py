@@ -339,7 +339,7 @@ def test_the_living_are_not_swept(tmp_path: Path) -> None:
         ({"task": True}, "expected a task's name"),
         ({"task": "t", "format": "csv"}, "expected format to be"),
         ({"task": "t", "attempt": -1}, "expected an attempt number"),
-        ({"task": "t", "chunk_rows": 0}, "expected chunk_rows"),
+        ({"task": "t", "chunk_rows": 0}, "chunk_rows must be a positive integer"),
         ({"task": "t", "codec": "zip"}, "expected codec"),
         ({"task": "t", "codec": ("gzip", 10)}, "expected codec"),
         ({"task": "t", "codec": ("lzf", 1)}, "expected codec"),

@@ -322,7 +322,7 @@ def test_the_later_of_one_name_has_it(tmp_path: Path) -> None:
     [
         ({"ack": "never"}, "expected ack"),
         ({"seal_after_s": 0}, "expected seal_after_s"),
-        ({"chunk_rows": 0}, "expected chunk_rows"),
+        ({"chunk_rows": 0}, "chunk_rows must be a positive integer"),
         ({"codec": "zip"}, "expected codec"),
         ({"queue_bytes": "many"}, "expected a size"),
     ],
