@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -12,8 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from .._util.text import printable
-from ..data.formats.base import Problem
 from .console import Screen, show_rest
+
+if TYPE_CHECKING:
+    from ..data.formats.base import Problem  # loads numpy
 
 # One character each, so that columns stay aligned.
 _ASCII = dict(zip("█▉▊▋▌▍▎▏░▁▂▃▄▅▆▇✓✗▲◌·–±×→…├└│─Δ←µ", "#######|._.:-=+*+x^~,-~x>~|`|-d<u", strict=True))

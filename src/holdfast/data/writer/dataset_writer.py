@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..._util.compression import check_codec
 from ...errors import InputError
 from ...schema import Column, Value, check_schema, schema_digest
+from ..formats.base import Lazy
 from ..formats.hdf5.schema_layout import check_keys
 from ..formats.hdf5.writer import packings
 from ..formats.part_record import PartRecord, parse_record
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
     from ..formats.hdf5.merging.merge_files import MergedHDF5
     from .consolidate import Consolidated, Sources
     from .server.server_process import Server
+
+# What a part needs is loaded with this module: a process without a free descriptor can import nothing.
+for _format in FORMATS.values():
+    if isinstance(_format.part, Lazy):
+        _format.part.load()
 
 
 def write(
