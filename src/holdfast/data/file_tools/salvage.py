@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._native.checksum import crc32c_of_file
-from ..._util.atomic import FileStamp, replace_keeping
+from ..._util.atomic import FileStamp, check_not_input, replace_keeping
 from ..._util.progress import Progress, scaled
 from ..._util.text import counted
 from ...errors import CorruptError, FormatError, HoldfastError, WriteError
@@ -106,7 +106,7 @@ def salvage(
         raise ValueError(f"{text}: it keeps what it replaces")
     if in_place == (out is not None):
         raise ValueError("expected either out= or in_place=")
-    names = expand_below(paths)
+    names = inputs = expand_below(paths)
     target = "" if out is None else os.fspath(out)
     is_folder = target.endswith(os.sep) or os.path.isdir(target)
     tick = progress
@@ -120,7 +120,9 @@ def salvage(
     if in_place:
         return Salvaged([_reported(partial(_replace, work), path, path) for path in names])
     if is_folder:
-        return Salvaged([_reported(work, path, name) for path, name in _targets(names, target).items()])
+        targets = _targets(names, target)
+        check_not_input(inputs, targets.values())  # of any file: also of one that is salvaged later, or is intact
+        return Salvaged([_reported(work, path, name) for path, name in targets.items()])
     if len(names) > 1:
         files = counted(len(names), "file")
         raise ValueError(f"expected a directory as OUT for {files}, got {target!r}; end it with / to create it")

@@ -34,6 +34,7 @@ from ..formats.parts_manifest import (
     PartsManifest,
     check_not_only_copy,
     manifest_numbers,
+    read_manifests,
 )
 from ..formats.registry import open_shard
 from ..formats.tfrecord.merge import merge_files
@@ -233,6 +234,9 @@ class _Consolidation:
 
     def run(self) -> Consolidated:
         sources = self._sources
+        if self._delete and (made := self._killed_while_deleting()) is not None:
+            self._delete_parts(made)
+            return made
         if self._overwrite:
             check_not_only_copy(sources.paths, [self._target])
         made = self._hdf5() if sources.format == "hdf5" else self._tfrecord()
@@ -337,6 +341,17 @@ class _Consolidation:
         return numbers
 
     # ---- cleanup
+
+    def _killed_while_deleting(self) -> Consolidated | None:
+        """Returns the file, if a call like this one made it and was killed before it had deleted all of the parts."""
+        sources = self._sources
+        there = {(record.task, record.attempt, record.crc32c) for record in sources.records}
+        for one in reversed(read_manifests(sources.folder)):
+            parts = {(part.task, part.attempt, part.crc32c) for part in one.parts}
+            if one.delete_parts and one.order == sources.order and there < parts and one.describes(self._target):
+                facts = (one.format, one.order, len(one.parts), one.rows, one.bytes, one.crc32c, one.number)
+                return Consolidated(str(self._target), *facts)
+        return None
 
     def _delete_parts(self, made: Consolidated) -> None:
         """Deletes the parts after reading the file again. The commit markers stay: the tasks are done."""

@@ -245,6 +245,21 @@ def test_the_only_copy_is_not_replaced_after_a_kill_and_a_move(tmp_path: Path, k
     assert out.consolidate(target, overwrite=True).rows < len(wanted)
 
 
+@pytest.mark.parametrize("kind", ["hdf5", "tfrecord"])
+def test_the_same_call_goes_on_after_a_kill_while_parts_are_deleted(tmp_path: Path, kind: Any) -> None:
+    out = write(tmp_path / "run", SCHEMA)
+    fill(out, kind)
+    wanted = wanted_rows(out)
+    target = tmp_path / f"train.{'h5' if kind == 'hdf5' else 'tfrecord'}"
+    command = [sys.executable, "-c", DELETING, str(out.folder), str(target)]
+    done = subprocess.run(command, env=os.environ | {"HOLDFAST_FAILPOINT": "part-deleted"}, timeout=120, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert 0 < len(out.parts()) < len(TASKS)
+    made = out.consolidate(target, delete_parts=True)
+    assert (made.rows, made.parts, out.parts()) == (len(wanted), len(TASKS), [])
+    assert rows_of(target) == wanted
+
+
 def test_a_file_whose_parts_are_there_is_replaced(tmp_path: Path) -> None:
     """Files that another manifest describes are not taken for the one with deleted parts."""
     out = write(tmp_path / "run", SCHEMA)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import subprocess
 import sys
@@ -382,3 +383,41 @@ def test_rows_that_no_memory_holds(tmp_path: Path, virtual: bool) -> None:
     with pytest.raises(InputError, match=r"a\.h5: dataset '/x' has rows of 4\.40 TB, and a row must fit into memory"):
         merge_hdf5(paths, tmp_path / "out.h5", virtual=virtual)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.h5", "b.h5"]
+
+
+def test_attributes_of_any_string_and_of_a_list(tmp_path: Path) -> None:
+    """Strings that do not fit the character set of their type, and a scalar attribute whose value is a list."""
+    files = [tmp_path / "0.h5", tmp_path / "1.h5"]
+    for path in files:
+        with h5py.File(path, "w") as file:
+            file["x"] = np.arange(3)
+            file.attrs["latin"] = "café".encode()
+            file.attrs.create("broken", b"caf\xe9", dtype=h5py.string_dtype("utf-8"))
+            file.attrs.create("names", ["é".encode(), b"b"], dtype=h5py.string_dtype("ascii"))
+            value = np.empty((), h5py.vlen_dtype(np.int32))
+            value[()] = np.array([1, 2, 3], np.int32)
+            file.attrs.create("list", value, dtype=h5py.vlen_dtype(np.int32))
+    merge_hdf5(files, tmp_path / "out.h5")
+    with h5py.File(files[0]) as source, h5py.File(tmp_path / "out.h5") as made:
+        for name in source.attrs:
+            assert np.array_equal(made.attrs[name], source.attrs[name]), name
+            assert made.attrs.get_id(name).get_type() == source.attrs.get_id(name).get_type()
+            assert made.attrs.get_id(name).shape == source.attrs.get_id(name).shape
+
+
+def test_edge_chunks_that_are_stored_without_filters_are_rebuilt(tmp_path: Path) -> None:
+    files = [tmp_path / "0.h5", tmp_path / "1.h5"]
+    rows = np.arange(180, dtype=np.int32).reshape(30, 6)
+    rows[:10] = rows[20:] = 0
+    for path in files:
+        with h5py.File(path, "w", libver="latest") as file:
+            plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            plist.set_chunk((10, 4))
+            plist.set_shuffle()
+            ctypes.CDLL(h5py.h5d.__file__).H5Pset_chunk_opts(ctypes.c_int64(plist.id), ctypes.c_uint(2))
+            space = h5py.h5s.create_simple(rows.shape)
+            dataset = h5py.h5d.create(file.id, b"x", h5py.h5t.NATIVE_INT32, space, dcpl=plist)
+            dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, rows)
+    merge_hdf5(files, tmp_path / "out.h5")
+    with h5py.File(tmp_path / "out.h5") as made:
+        assert np.array_equal(made["x"], np.concatenate([rows, rows]))

@@ -185,7 +185,8 @@ def _copyable(target: MergeTarget) -> Iterator[tuple[int, int, Ints]]:
             if source.offset is not None:
                 yield at, end, _flat_copies(source, at, run)
             continue
-        if source.chunks != like.chunks or not same_filters(source.filters, like.filters) or (at - run.start) % size:
+        is_same = source.chunks == like.chunks and same_filters(source.filters, like.filters)
+        if not is_same or source.has_unfiltered_edges or (at - run.start) % size:
             continue
         first, last = -(-at // size), end // size
         if end == target.rows and run.stop == source.rows:

@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -19,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 from ....._util.atomic import PartialFile, check_not_input, check_unchanged
 from ....._util.failpoints import failpoint
 from ....._util.fds import raise_nofile
-from .....errors import CorruptError, InputError, SchemaError, WriteError
+from .....errors import CorruptError, InputError, SchemaError, WriteError, WriterBusyError
 from .....procfs.descriptors import count_own
 from ...parts_manifest import check_not_only_copy
 from ..filters import check_zstd
@@ -32,6 +33,7 @@ Codec = Literal["none", "gzip", "lzf", "zstd"]
 Rows = tuple[int, int, int]  # source, from, to
 
 _STEP_BYTES = 64 << 20
+_ORPHAN_S = 3.0
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE of <linux/falloc.h>
 _KILLED = f"({signal.Signals.SIGKILL.name})"
 _SPARE_FDS = 16
@@ -116,7 +118,7 @@ def merge_hdf5(
     stamps = check_sources(job["files"])
     if virtual:
         check_fd_limit(target, len(stamps))
-    partial = PartialFile(target, overwrite=overwrite)
+    partial = _partial_file(target, overwrite)
     try:
         failpoint("merge-began")
         place = {"view_from": os.path.realpath(target.parent), "data": str(partial.path), "fd": partial.fd}
@@ -135,6 +137,18 @@ def merge_hdf5(
         raise WriteError(f"cannot write {target}: {error.strerror}") from error
     finally:
         partial.discard()
+
+
+def _partial_file(target: Path, overwrite: bool) -> PartialFile:
+    """Waits for the child of a merge that was killed: it ends soon after its parent, and has the lock until then."""
+    until = time.monotonic() + _ORPHAN_S
+    while True:
+        try:
+            return PartialFile(target, overwrite=overwrite)
+        except WriterBusyError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.02)
 
 
 def plan_hdf5(

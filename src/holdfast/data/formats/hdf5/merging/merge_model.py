@@ -64,6 +64,7 @@ class DatasetInfo:
     extents: Ints = field(default_factory=lambda: np.zeros((0, 5), np.int64))
     value: Any = None  # of a scalar dataset, comparable
     scales: tuple[tuple[int, str], ...] = ()  # axis, and the dataset that is its dimension scale
+    has_unfiltered_edges: bool = False  # its chunks cannot be copied: their masks do not tell which are filtered
 
     @property
     def rows(self) -> int:

@@ -254,7 +254,24 @@ def find_places(dataset: h5py.Dataset, plan: CopyPlan) -> Ints:
 def _set_attribute(obj: Any, name: str, one: Attribute) -> None:
     if one.value is None:
         obj.attrs[name] = h5py.Empty(one.dtype)
-    elif h5py.check_string_dtype(one.dtype) is not None or one.dtype.subdtype:
+    elif h5py.check_string_dtype(one.dtype) is not None:
+        obj.attrs.create(name, _as_bytes(one.value), dtype=one.dtype)
+    elif one.dtype.subdtype:
         obj.attrs.create(name, one.value, dtype=one.dtype)
+    elif h5py.check_vlen_dtype(one.dtype) is not None and not np.asarray(one.value).dtype.hasobject:
+        scalar = np.empty((), one.dtype)  # its value is an array, which must not become the shape of the attribute
+        scalar[()] = one.value
+        obj.attrs.create(name, scalar, dtype=one.dtype)
     else:
         obj.attrs.create(name, np.asarray(one.value, one.dtype), dtype=one.dtype)
+
+
+def _as_bytes(value: Any) -> Any:
+    """Encodes strings as h5py decoded them: they need not fit the character set that their type names."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        made = np.empty(value.shape, object)
+        made[...] = np.vectorize(_as_bytes, otypes=[object])(value) if value.size else value
+        return made
+    return value
