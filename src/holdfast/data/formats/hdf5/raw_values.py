@@ -288,15 +288,3 @@ class ValueDecoder:
         else:
             space = h5py.h5s.decode(region)
             _create_reference(at, self._file.id.id, name, _REGION, space.id)
-
-
-_get_chunk_opts = _call("H5Pget_chunk_opts", _ID, ctypes.POINTER(ctypes.c_uint))
-_DONT_FILTER_PARTIAL_CHUNKS = 2
-
-
-def has_unfiltered_edges(plist: Any) -> bool:
-    """Whether chunks that extend beyond the dataset are stored without its filters, which their filter mask does not
-    tell."""
-    options = ctypes.c_uint()
-    _get_chunk_opts(plist.id, ctypes.byref(options))
-    return bool(options.value & _DONT_FILTER_PARTIAL_CHUNKS)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import h5py
 
+from ...._native import codec
+from ..part_record import find_record
 from .chunk_btree import ChunkBTree, read_tree
 from .chunks import ChunkPiece, chunk_grid, listed_chunks, merge_ranges, possible_chunks, read_unconverted, runs
 from .file_state import find_superblock
@@ -73,6 +75,8 @@ class _Sender:
     def __init__(self, reporter: Reporter, path: str, fd: int, base: int) -> None:
         self.reporter, self.path, self.fd, self.base = reporter, path, fd, base
         self.file_bytes = os.fstat(fd).st_size
+        record = find_record(path)  # of a part: the checksum of every chunk
+        self.crcs = {(one.dataset, one.offset): one.crc32c for one in (record.chunks if record is not None else [])}
 
     def send(self, ref: ObjectRef, first: int) -> None:
         """`first`: the first piece to send."""
@@ -401,6 +405,8 @@ class _Dataset:
             return "its index says that it was written without this dataset's checksum filter"
         if mask >> len(codes):
             return "its index says that filters were skipped which this dataset does not have"
+        if self.sender.crcs.get((self.path, piece.offset), crc := codec.crc32c(data)) != crc:
+            return "its checksum is not the one that the part's record has"
         if applied and not any(data):
             return "all its bytes are zero, and so is their checksum: a page that was zeroed looks the same"
         return ""

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from factories_hdf5 import V110, chunk_places
 
+import holdfast as hold
 from holdfast.data.formats.hdf5 import salvage, sandbox
 from holdfast.data.formats.hdf5.chunks import possible_chunks
 from holdfast.data.formats.hdf5.salvage import SalvagedObject, salvage_hdf5
@@ -149,3 +150,18 @@ def test_a_damaged_shape_costs_no_more_than_the_file_is_long(tmp_path: Path, mon
     assert out.stat().st_size < 2 * len(data)
     with h5py.File(path) as file:
         assert len(possible_chunks(file["x"], len(data))) == len(data) // 16
+
+
+def test_chunks_of_a_part_are_compared_with_its_record(tmp_path: Path) -> None:
+    run = hold.write(tmp_path / "run.hold", {"x": hold.Int64()})
+    with run.part("a", chunk_rows=10) as part:
+        part.extend({"x": np.arange(100)})
+    path = run.path_of(run.parts()[0])
+    with h5py.File(path) as file:
+        offset = file["x"].id.get_chunk_info(3).byte_offset
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)
+    found = salvage_hdf5(path, tmp_path / "out.h5")
+    assert [one.doubtful for one in found.datasets] == [[(30, 40)]]
+    assert any("the part's record" in problem.reason for problem in found.problems)

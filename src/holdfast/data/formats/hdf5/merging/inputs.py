@@ -20,7 +20,7 @@ from ..file_state import State, find_superblock, state_problems
 from ..filters import PACKAGE, filter_names_of, filters_of, lacking_filter
 from ..object_walk import ObjectRef, reason_of, walk
 from ..other_files import external_storage
-from ..raw_values import has_unfiltered_edges
+from ..raw_values import chunk_options
 from ..schema_layout import stored_column
 from .merge_model import NO_CRC, Attribute, DatasetInfo, Ints, MergeError, MergeInput, Node
 
@@ -169,7 +169,7 @@ def _dataset(source: MergeInput, ref: ObjectRef, crcs: dict[tuple[int, int], int
         scales = ((axis, scale.name) for axis, dim in enumerate(dataset.dims) for scale in dim.values())
         found.scales = tuple((axis, name) for axis, name in scales if name)
     if dataset.chunks:
-        found.has_unfiltered_edges = has_unfiltered_edges(plist)
+        found.has_unfiltered_edges = bool(chunk_options(plist))
         found.extents = _extents(source, ref.path, dataset, crcs)
     elif dataset.shape == ():
         found.value = plain(dataset[()]) if dataset.dtype.hasobject else read_unconverted(dataset, (), ()).tobytes()
