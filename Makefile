@@ -55,7 +55,10 @@ NOTHING_SELECTED_IS_FINE = $(if $(strip $(PYTEST_ARGS)), || [ $$? = 5 ])
 
 .PHONY: quick
 quick: $(DONE)/quick ## install pytest and no framework (under 300 MB), then run the unit tests that need nothing else: minutes
-	tools/run-tests.sh $(BIN)/python tests/unit -m 'not slow' $(PYTEST_ARGS)
+	tools/run-tests.sh $(BIN)/python tests/unit $(patsubst %,--ignore=tests/unit/%,$(SLOW_UNITS)) $(PYTEST_ARGS)
+
+# Unit tests with many real processes, which take minutes.
+SLOW_UNITS := process/fdtrace data/writer/server data/torch_loader data/formats/hdf5
 
 .PHONY: test-h5py
 test-h5py: $(DONE)/core ## run the tests of parts under h5py 3.14 and the newest, each reading what the other wrote
