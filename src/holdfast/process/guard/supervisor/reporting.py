@@ -98,8 +98,8 @@ class SupervisorReport:
         return f"{counted(sum(total.values()), 'restart')} ({by_reason})"
 
     def publish(self, now_s: float) -> None:
-        """Writes the status file, if something has changed."""
-        if not self.changed and now_s - self._written_s < REWRITE_S:
+        """Writes the status file, if something has changed or the file was removed."""
+        if not self.changed and now_s - self._written_s < REWRITE_S and self._file.is_there():
             return
         self.changed, self._written_s = False, now_s
         pid, ticks = self._file.identity

@@ -99,7 +99,7 @@ class StatusFile:
         """Replaces the file; OSError: no space or no descriptor is left."""
         if self.path is None:
             return
-        make_private(self.path.parent)  # again: old files and folders in /tmp are removed on some machines
+        make_private(self.path.parent)  # again: it may have been removed
         data = json.dumps({"version": _VERSION, **asdict(status)}, ensure_ascii=True).encode()
         new = self.path.with_name(f".{self.path.name}")
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -109,6 +109,10 @@ class StatusFile:
         finally:
             os.close(fd)
         os.rename(new, self.path)
+
+    def is_there(self) -> bool:
+        """False if somebody removed it, as old files in /tmp are on some machines."""
+        return self.path is None or os.path.exists(self.path)
 
     def remove(self) -> None:
         if self.path is not None:
