@@ -15,7 +15,7 @@ from ..._util.progress import Progress
 from ..._util.text import counted
 from ...errors import FormatError, HoldfastError, InputError, MissingFileError
 from ..formats.base import Problem, VerifiedFile
-from ..formats.parts_manifest import read_manifests
+from ..formats.parts_manifest import PartsManifest, read_manifests
 from ..formats.registry import format_to_report
 from ..formats.tfrecord.verify import TFRecordReport
 from ..inputs import Given, expand_once, is_run, runs_in, size_of_run
@@ -101,7 +101,7 @@ def verify(
         raise InputError(f"{source}: expected a dataset directory of hold.write to compare with")
     given = expand_once(paths)
     runs = [_verify_run(folder, progress) for folder in given.runs]
-    files = for_each_file(partial(_verify, source), given.files, jobs, progress)
+    files = for_each_file(partial(_verify, _ManifestsOf(source)), given.files, jobs, progress)
     return Verified(files, runs, suspicious(files), given.repeated)
 
 
@@ -113,9 +113,9 @@ def verify_alone(file: str, progress: Progress | None) -> VerifiedFile:
         return TFRecordReport(file, problems=[Problem(None, None, error.reason)], hint=error.hint)
 
 
-def _verify(run: str | None, file: str, /, *, progress: Progress | None) -> VerifiedFile:
+def _verify(manifests: _ManifestsOf, file: str, /, *, progress: Progress | None) -> VerifiedFile:
     report = verify_alone(file, progress)
-    problem = _check_manifest(file, run) if report.readable and not report.error else None
+    problem = manifests.check(file) if report.readable and not report.error else None
     if problem is None:
         return report
     if problem:
@@ -180,19 +180,27 @@ def _verify_run(path: str, progress: Progress | None) -> VerifiedRun:
         return VerifiedRun(path, Report(problems=[Problem(path, str(error).removeprefix(f"{path}: "))]), readable)
 
 
-def _check_manifest(file: str, run: str | None) -> str | None:
-    """Compares a consolidated file with the manifest of its dataset directory.
+class _ManifestsOf:
+    """The manifests that may name a consolidated file: those of `run`, or of the dataset directories beside the file.
 
-    Returns what is wrong, "" if nothing is, or None if no manifest names the file. The manifests of `run`, if given,
-    may also name the file as it was called before it was moved.
+    Each folder is listed once, however many files of it are verified.
     """
-    here = os.path.dirname(os.path.abspath(file))
-    for folder in runs_in(here) if run is None else [run]:
-        for manifest in reversed(read_manifests(Path(folder))):
+
+    def __init__(self, run: str | None) -> None:
+        self._run = run
+        self._known: dict[str, list[tuple[str, PartsManifest]]] = {}
+
+    def check(self, file: str) -> str | None:
+        """Compares a consolidated file with the manifest of its dataset directory.
+
+        Returns what is wrong, "" if nothing is, or None if no manifest names the file. The manifests of `run`, if
+        given, may also name the file as it was called before it was moved.
+        """
+        run = self._run
+        for name, manifest in self._beside(os.path.dirname(os.path.abspath(file))):
             is_moved = run is not None and os.path.basename(manifest.output) == os.path.basename(file)
             if not is_moved and os.path.realpath(manifest.output) != os.path.realpath(file):
                 continue
-            name = os.path.join(folder, "manifest", f"{manifest.number:06d}.json")
             size = os.path.getsize(file)
             if size != manifest.bytes:
                 return f"{name} says {manifest.bytes:,} bytes, it has {size:,}"
@@ -201,6 +209,15 @@ def _check_manifest(file: str, run: str | None) -> str | None:
             return (
                 "" if crc == manifest.crc32c else f"{name} has checksum {manifest.crc32c:08x}, the file has {crc:08x}"
             )
-    if run is not None:
-        return f"no manifest of {run} names it"
-    return None
+        return None if run is None else f"no manifest of {run} names it"
+
+    def _beside(self, folder: str) -> list[tuple[str, PartsManifest]]:
+        """Returns the manifests with their names: of each dataset directory, the newest first."""
+        found = self._known.get(folder)
+        if found is None:  # two threads may both list it: the results are equal
+            found = self._known[folder] = [
+                (os.path.join(one, "manifest", f"{manifest.number:06d}.json"), manifest)
+                for one in (runs_in(folder) if self._run is None else [self._run])
+                for manifest in reversed(read_manifests(Path(one)))
+            ]
+        return found

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import pickle
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +127,25 @@ def test_salvage_into_a_folder_of_the_inputs_replaces_none_of_them(tmp_path: Pat
     with pytest.raises(WriteError, match="is also an input"):
         hold.salvage(tmp_path, f"{tmp_path / 'sub'}/", overwrite=True, only_corrupt=only_corrupt)
     assert [path.read_bytes() for path in inputs] == before
+
+
+def test_a_folder_is_listed_as_often_for_many_files_as_for_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The manifest of shards and the dataset directories beside a file are looked up once a folder."""
+    listed = Counter[str]()
+    scandir, read_bytes = os.scandir, Path.read_bytes
+    monkeypatch.setattr(os, "scandir", lambda path: (listed.update(["scandir"]), scandir(path))[1])
+    monkeypatch.setattr(Path, "read_bytes", lambda path: (listed.update([path.name]), read_bytes(path))[1])
+    costs = []
+    for count in (2, 50):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        with hold.TFRecordWriter(folder / "all.tfrecord", {"x": hold.Int64()}) as writer:
+            writer.extend({"x": range(count)})
+        hold.split(folder / "all.tfrecord", folder, parts=count)
+        listed.clear()
+        found = hold.verify(folder, jobs=1)
+        assert found.ok
+        assert len(found.files) == count + 1
+        costs.append((listed["scandir"], listed["holdfast.manifest.json"]))
+    assert costs[0] == costs[1]
+    assert costs[0][1] == 1

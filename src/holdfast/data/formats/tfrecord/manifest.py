@@ -6,6 +6,7 @@ a count stored elsewhere reveals it. The manifest is written last, so a file tha
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import time
@@ -13,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from ...._util.atomic import PartialFile
+from ...._util.atomic import FileStamp, PartialFile
 from ....errors import InputError, WriterBusyError, cannot_open
 from ..base import FileEntry
 
@@ -76,7 +77,14 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 def find_manifest(path: str | os.PathLike[str]) -> Manifest | None:
     """Returns the manifest beside a file, or None. Raises an InputError if there is one that cannot be read."""
     beside = Path(path).parent / MANIFEST_NAME
-    return read_manifest(beside) if os.path.lexists(beside) else None
+    if not os.path.lexists(beside):
+        return None
+    return _read_once(beside, FileStamp.of(beside))
+
+
+@functools.lru_cache(maxsize=4)  # it may list 10,000 files, and is asked for each of them
+def _read_once(path: Path, stamp: FileStamp) -> Manifest:
+    return read_manifest(path)
 
 
 def renew_in_manifest(entry: FileEntry) -> None:
