@@ -64,7 +64,7 @@ def test_the_hard_cap_ends_at_once_with_all_that_is_needed_to_find_the_leak() ->
     assert lines[2] == "stacks of all threads:"
     assert " in work_in_the_job" in done.log
     table = next(line for line in lines if re.match(r"\d+ descriptors: pipe \d+", line))
-    assert int(table.split()[0]) >= 111  # the sample may have counted a write end that is closed by now
+    assert int(table.split()[0]) > 100  # the sample may have counted write ends that are closed by now
     assert any(re.match(r"\d+ read ends without a writer, ", line) for line in lines)
     owners = [line for line in lines if line.startswith("held by ")]
     assert "__main__ module variable 'holder'" in owners[0]
