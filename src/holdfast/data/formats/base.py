@@ -138,13 +138,13 @@ class Lacking(NamedTuple):
         return SchemaError(". ".join(filter(None, [text, names_there(key, self.keys), hint])))
 
 
-def find_lacking(shard: Shard, columns: Mapping[str, Column], most: int, before: int = 0) -> Lacking:
-    """Looks for columns in up to `most` samples, until one has each of them. `before`: samples looked at before."""
-    left, at, keys, most = dict(columns), 0, list[str](), min(most, len(shard))
+def find_lacking(shard: Shard, columns: Mapping[str, Column], maximum: int, before: int = 0) -> Lacking:
+    """Looks for columns in up to `maximum` samples, until one has each of them. `before`: samples looked at before."""
+    left, at, keys, maximum = dict(columns), 0, list[str](), min(maximum, len(shard))
     if not isinstance(shard, KeyedShard):
         return Lacking({}, before, keys)
-    while left and at < most:
-        stop = min(at + max(_LOOK_SAMPLES, at), most)
+    while left and at < maximum:
+        stop = min(at + max(_LOOK_SAMPLES, at), maximum)
         while stop > at + 1 and shard.bytes_of(at, stop) > _LOOK_BYTES:
             stop = (at + stop) // 2
         found, keys = shard.present(left, at, stop)

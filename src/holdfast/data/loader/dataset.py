@@ -360,8 +360,8 @@ class Dataset(Generic[T_co]):
         )
         return self._with(functions=(*self._settings.functions, made))
 
-    def cache(self, most: str | int = "1GB", folder: str | os.PathLike[str] | None = None) -> Dataset[T_co]:
-        """Caches samples as the functions before it left them, up to `most` bytes: in memory, or in a file in `folder`.
+    def cache(self, maximum: str | int = "1GB", folder: str | os.PathLike[str] | None = None) -> Dataset[T_co]:
+        """Caches samples as the functions before it left them, up to `maximum` bytes, in memory or a file in `folder`.
 
         What does not fit is made anew in every epoch. The cache lives as long as this dataset.
         """
@@ -370,25 +370,26 @@ class Dataset(Generic[T_co]):
         if any(function.random for function in self._settings.functions):
             raise ValueError("cache: a random function before it would repeat its result in every epoch: put it after")
         folder = None if folder is None else os.path.abspath(folder)
-        return self._with(cache=Cache(max_bytes=parse_bytes(most), folder=folder, after=len(self._settings.functions)))
+        cache = Cache(max_bytes=parse_bytes(maximum), folder=folder, after=len(self._settings.functions))
+        return self._with(cache=cache)
 
     # ---- prefetching and limits
 
-    def prefetch(self, most: int | str = 2) -> Dataset[T_co]:
+    def prefetch(self, maximum: int | str = 2) -> Dataset[T_co]:
         """Prefetches batches in a thread. 0: none.
 
         most: an int is a number of batches (without batch(), of samples); a string such as "64MB" is bytes. At least
               one batch is prefetched, and a number of them takes at most a quarter of limits(memory=…)
         """
-        if isinstance(most, str):
-            return self._with(prefetch_batches=0, prefetch_bytes=parse_bytes(most))._checked()
-        most = as_int("prefetch", most, 0)
-        if most > _MAX_PREFETCHED:
+        if isinstance(maximum, str):
+            return self._with(prefetch_batches=0, prefetch_bytes=parse_bytes(maximum))._checked()
+        maximum = as_int("prefetch", maximum, 0)
+        if maximum > _MAX_PREFETCHED:
             raise ValueError(
-                f"prefetch: expected at most {_MAX_PREFETCHED:,} batches, got {most:,}: a number counts batches. For "
-                f'bytes write prefetch("{format_bytes(most).replace(" ", "")}")'
+                f"prefetch: expected at most {_MAX_PREFETCHED:,} batches, got {maximum:,}: a number counts batches. "
+                f'For bytes write prefetch("{format_bytes(maximum).replace(" ", "")}")'
             )
-        return self._with(prefetch_batches=most, prefetch_bytes=0)
+        return self._with(prefetch_batches=maximum, prefetch_bytes=0)
 
     def limits(
         self, *, open_files: int | Literal["auto"] | None = None, memory: str | int | None = None
@@ -690,7 +691,7 @@ def read(
     as_int("max_corrupt", max_corrupt, 0)
     if keep_doubtful and on_corrupt == "raise":
         raise ValueError("keep_doubtful=True goes with on_corrupt='skip' or 'salvage', got on_corrupt='raise'")
-    remote = {"folder": cache_folder, "most_bytes": parse_bytes(cache_bytes), "options": storage_options}
+    remote = {"folder": cache_folder, "max_bytes": parse_bytes(cache_bytes), "options": storage_options}
     specs = find_sources(paths, storage_options)
     source = FileSource(
         specs,

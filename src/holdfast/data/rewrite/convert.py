@@ -15,7 +15,7 @@ from ...errors import InputError
 from ...schema import Column, check_schema
 from ..formats.base import FileEntry, GivenSchema
 from ..formats.parts_manifest import check_not_only_copy
-from ..formats.targets import MOST_SHARDS, TargetName, check_no_other_shards, parse_target, publish, renaming
+from ..formats.targets import MAX_SHARDS, TargetName, check_no_other_shards, parse_target, publish, renaming
 from ..formats.tfrecord.manifest import find_manifest
 from .column_mapping import choose_columns, must_infer
 from .engine import OutputOptions, verify_targets, write_targets
@@ -117,8 +117,8 @@ def _output_options(
 ) -> OutputOptions:
     if shards is not None and shard_bytes is not None:
         raise ValueError("expected either shards= or shard_bytes=, got both")
-    if shards is not None and (type(shards) is not int or not 1 <= shards <= MOST_SHARDS):
-        raise ValueError(f"expected from 1 to {MOST_SHARDS:,} shards, got {shards!r}")
+    if shards is not None and (type(shards) is not int or not 1 <= shards <= MAX_SHARDS):
+        raise ValueError(f"expected from 1 to {MAX_SHARDS:,} shards, got {shards!r}")
     if codec is not None and "codec" not in name.kind.write_options:
         raise ValueError(f"a codec is for HDF5, got {codec!r} for {name.name}")
     if codec is not None:

@@ -322,7 +322,7 @@ class Observation:
         self._scan_at_s = passed_s + max(min(_BETWEEN_S, for_s / 4), _BETWEEN_REST * (self._clock() - began))
 
     def watch_until_conclusive(self, progress: Callable[[float], object] | None = None, max_s: float = MAX_S) -> None:
-        """Samples until the verdict on every process of the first snapshot is conclusive, `most_s` at most.
+        """Samples until the verdict on every process of the first snapshot is conclusive, `max_s` at most.
 
         Where the first snapshot proves a leak, nothing is sampled.
         """

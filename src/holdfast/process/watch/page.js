@@ -172,8 +172,8 @@
   }
 
   /** At most so many of the values, evenly spread, with the last. */
-  function every(values, most) {
-    const step = Math.ceil(values.length / most);
+  function every(values, max) {
+    const step = Math.ceil(values.length / max);
     return values.filter((_, number) => (values.length - 1 - number) % step === 0);
   }
 
@@ -315,16 +315,16 @@
     return marks;
   }
 
-  const clip = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+  const clip = (text, max) => (text.length > max ? `${text.slice(0, max - 1)}…` : text);
 
   const levels = (target) => [[target.limit, "limit", "bad"], [target.guard?.hard_cap, "Guard hard cap", "warn"], [target.guard?.soft_cap, "Guard soft cap", "warn"]]
     .filter(([value]) => value > 0).map(([value, name, tone]) => ({ value, name: `${name} ${count(value)}`, colour: `var(--${tone})`, isStrong: name === "limit" }));
 
   /** Whether the chart reaches up to the limit: where the count or its trend comes near it, or the reader asks for it. */
-  function isToLimit(target, most) {
+  function isToLimit(target, max) {
     if (!target.limit) return false;
     if (scale) return scale === SCALES[0];
-    return most >= target.limit / 4 || (target.trend?.fit?.[1] ?? 0) >= 0.9 * target.limit;
+    return max >= target.limit / 4 || (target.trend?.fit?.[1] ?? 0) >= 0.9 * target.limit;
   }
 
   /** A zoom in one of the two charts over time is a zoom in both. */
@@ -341,11 +341,11 @@
     at("unzoom").hidden = !zoom;
     press("range", zoom ? null : rangeOf(target));
     if (!hasData) return;
-    const most = Math.max(1, ...cut(target.series.t, view, target.series.fds)[1].filter(isKnown));
-    const toLimit = isToLimit(target, most);
+    const max = Math.max(1, ...cut(target.series.t, view, target.series.fds)[1].filter(isKnown));
+    const toLimit = isToLimit(target, max);
     press("scale", SCALES[toLimit ? 0 : 1]);
     const trendTop = target.trend ? lineAt(target.trend.t, target.trend.high, Math.min(view[1], target.trend.t[1])) : 0;
-    const top = 1.12 * (toLimit ? Math.max(target.limit, most) : Math.max(most, Math.min(trendTop, 2 * most)));
+    const top = 1.12 * (toLimit ? Math.max(target.limit, max) : Math.max(max, Math.min(trendTop, 2 * max)));
     chart.show(at("time-chart"), {
       ...overTime(view), marks: timeMarks(target, view, top), levels: levels(target), top,
       label: `Open descriptors of ${target.target} over time: ${counted(target.fds)} of ${counted(target.limit)}. ${trendWords(target)}`,

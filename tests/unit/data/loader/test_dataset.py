@@ -284,7 +284,7 @@ def test_little_memory_changes_nothing_but_the_speed(shards: Path) -> None:
         for batch in it:
             check_rows(batch)
             got += batch["id"].tolist()
-        assert it.stats().memory_most_bytes <= 2000
+        assert it.stats().memory_max_bytes <= 2000
     assert got == want
 
 
@@ -296,7 +296,7 @@ def test_large_samples_are_read_when_they_are_wanted(tmp_path: Path) -> None:
         for batch in it:
             check_rows(batch, pad=20_000)
             seen += batch["id"].tolist()
-        assert it.stats().memory_most_bytes == 0
+        assert it.stats().memory_max_bytes == 0
     assert sorted(seen) == list(range(120))
 
 
@@ -312,7 +312,7 @@ def test_few_open_files(shards: Path) -> None:
     with hold.read(shards, SCHEMA).shuffle(seed=5).batch(32).limits(open_files=1).iterate() as it:
         assert sorted(ids_of(it)) == list(ALL)
         stats = it.stats()
-    assert (stats.open_files_most, stats.open_files_bound) == (1, 1)
+    assert (stats.open_files_max, stats.open_files_bound) == (1, 1)
 
 
 MANY = """
@@ -324,7 +324,7 @@ with ds.iterate() as it:
     ids = np.concatenate([batch["id"] for batch in it])
     stats = it.stats()
 assert sorted(ids.tolist()) == list(range(len(ids))), "not every sample once"
-print(len(ids), stats.open_files_most <= stats.open_files_bound < 64)
+print(len(ids), stats.open_files_max <= stats.open_files_bound < 64)
 """
 
 
@@ -498,8 +498,8 @@ def test_a_state_belongs_to_what_take_and_skip_select(shards: list[Path]) -> Non
 
 
 @pytest.mark.parametrize("folder", [False, True])
-@pytest.mark.parametrize("most", ["1MB", 30_000])
-def test_a_cache_makes_samples_once(shards: Path, tmp_path: Path, folder: bool, most: Any) -> None:
+@pytest.mark.parametrize("maximum", ["1MB", 30_000])
+def test_a_cache_makes_samples_once(shards: Path, tmp_path: Path, folder: bool, maximum: Any) -> None:
     made: list[int] = []
 
     def counted(sample: dict[str, Any]) -> dict[str, Any]:
@@ -511,7 +511,7 @@ def test_a_cache_makes_samples_once(shards: Path, tmp_path: Path, folder: bool, 
         .shuffle(seed=1)
         .map(counted)
         .filter(lambda sample: sample["id"] != 7)
-        .cache(most, tmp_path / "kept" if folder else None)
+        .cache(maximum, tmp_path / "kept" if folder else None)
         .batch(64)
     )
     want = {i: (np.arange(i * 3, i * 3 + 3) * 2.0).tolist() for i in ALL if i != 7}
@@ -519,7 +519,7 @@ def test_a_cache_makes_samples_once(shards: Path, tmp_path: Path, folder: bool, 
         with ds.iterate(epoch=epoch) as it:
             got = {int(i): d.tolist() for b in it for i, d in zip(b["id"], b["double"], strict=True)}
         assert got == want
-    if most == "1MB":
+    if maximum == "1MB":
         assert sorted(made) == list(ALL)
     else:
         assert 1000 < len(made) < 3000
@@ -693,10 +693,10 @@ def test_a_mix_until_all_are_used_up(shards: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("most", "ready", "memory"),
+    ("maximum", "ready", "memory"),
     [(3, 3, "2GB"), ("5.1MB", 5, "2GB"), (1000, 5, "20.4MB")],  # the last: a quarter of the memory
 )
-def test_prefetch_counts_batches_or_bytes(shards: Path, most: Any, ready: int, memory: str) -> None:
+def test_prefetch_counts_batches_or_bytes(shards: Path, maximum: Any, ready: int, memory: str) -> None:
     made: queue.SimpleQueue[int] = queue.SimpleQueue()
     begun = asked = too_many = 0
 
@@ -707,7 +707,7 @@ def test_prefetch_counts_batches_or_bytes(shards: Path, most: Any, ready: int, m
         made.put(begun)
         return {"id": batch["id"], "much": np.zeros((10, 12_500))}
 
-    ds = hold.read(shards, SCHEMA).limits(memory=memory).batch(10).map(one_megabyte).prefetch(most)
+    ds = hold.read(shards, SCHEMA).limits(memory=memory).batch(10).map(one_megabyte).prefetch(maximum)
     with ds.iterate() as it:
         for asked in range(1, 4):
             next(it)

@@ -195,7 +195,7 @@ def test_what_comes_is_what_the_model_says(
             places = {(loss.path, loss.record) for loss in lost}
             here = {some.places[n] for numbers in asked for n in numbers if functions.lost(n)}
             assert places >= here if ways.workers or ways.prefetch else places == here
-            assert stats.open_files_most <= stats.open_files_bound
+            assert stats.open_files_max <= stats.open_files_bound
             assert stats.samples == sum(map(len, map(ids, batches)))
             assert stats.memory_bytes == 0
         return saved

@@ -174,8 +174,8 @@ class _Salvage:
         self.path, self.state = state.path, state
         self.repair = state.needs_repair or not state.is_hdf5
         self.writer, self.progress, self.target = writer, progress, target
-        most = min(_MAX_CRASHES, _BASE_CRASHES + state.size // _BYTES_PER_CRASH)
-        self._sandbox = RestartingSandbox(most, state.size)
+        maximum = min(_MAX_CRASHES, _BASE_CRASHES + state.size // _BYTES_PER_CRASH)
+        self._sandbox = RestartingSandbox(maximum, state.size)
         self.problems: list[Problem] = []
         self._heads: dict[str, dict[str, Any]] = {}
         self._lost: dict[str, list[tuple[int, int]]] = {}

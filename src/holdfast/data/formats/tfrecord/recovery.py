@@ -56,7 +56,7 @@ _LEAST_REPEATED_BYTES = 32
 
 # Longer records do not count: eight bytes of data and their CRC look like a header too, of a length above this if they
 # are text or floats.
-_MOST_BYTES = 1 << 40
+_MAX_BYTES = 1 << 40
 
 # A single wrong byte is searched in records up to this length.
 _CORRECTED_BYTES = 1 << 20
@@ -232,7 +232,7 @@ class FrameSearch:
                 if self.frame_end(at + place) is not None:
                     return at + place
                 length = self.length_at(at + place)
-                is_cut = length is not None and self.size - at - place - _OVERHEAD < length <= _MOST_BYTES
+                is_cut = length is not None and self.size - at - place - _OVERHEAD < length <= _MAX_BYTES
                 if is_cut and self.cut_record is None:
                     self.cut_record = at + place
             at += max(n - _HEADER + 1, 1)

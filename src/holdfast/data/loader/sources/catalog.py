@@ -163,7 +163,7 @@ class Catalog:
         if self._cache is None:
             return FilePool(self._reopen, open_files)
         # An evicted copy takes up space as long as it is open.
-        return FilePool(self._reopen, open_files, size_of=self._copy_bytes, most_bytes=self._cache.most_bytes)
+        return FilePool(self._reopen, open_files, size_of=self._copy_bytes, max_bytes=self._cache.max_bytes)
 
     def _copy_bytes(self, path: str) -> int:
         number = self._numbers[path]
@@ -256,7 +256,7 @@ class Catalog:
     def _scan_threads(self, found: list[ShardInfo]) -> int:
         """Returns 1 where the cache holds so few copies that parallel downloads would evict each other."""
         size_bytes = max(info.size_bytes for info in found)
-        is_small = self._cache is not None and self._cache.most_bytes < 2 * _SCAN_THREADS * size_bytes
+        is_small = self._cache is not None and self._cache.max_bytes < 2 * _SCAN_THREADS * size_bytes
         return 1 if is_small else _SCAN_THREADS
 
     def _scan_shard(self, number: int, pool: FilePool[Shard]) -> ShardInfo:
@@ -294,7 +294,7 @@ class Catalog:
                     self._now_at(local),
                     verify=self._verify,
                     salvage=self._on_corrupt == "salvage",
-                    most=self._max_corrupt + 1,
+                    maximum=self._max_corrupt + 1,
                     keep_doubtful=self._keep_doubtful,
                 )
                 with repaired:
@@ -498,7 +498,7 @@ class ShardSet:
         return PoolStats(
             budget=sum(one.budget for one in each),
             open=sum(one.open for one in each),
-            most=sum(one.most for one in each),
+            maximum=sum(one.maximum for one in each),
             opened=sum(one.opened for one in each),
             given_back=sum(one.given_back for one in each),
         )

@@ -61,7 +61,7 @@ _ANSWER_S = 10.0
 _LONGEST_WAIT_S = 3600.0  # poll cannot wait forever, and a timeout may be infinite
 _READ_BYTES = 1 << 16
 _LOST = (OSError, EOFError, ValueError)
-_MOST_IOV = 64
+_MAX_IOV = 64
 _RETRY_S = 1.0
 _SILENT_S = 10.0  # the server is suspended or unreachable: another may have taken over
 _TOGETHER_BYTES = 1 << 20
@@ -403,12 +403,10 @@ class Producer:
         if not self._being_sent:
             if self._sent == len(self._frames):
                 return False
-            while self._sent < len(self._frames) and len(self._being_sent) < _MOST_IOV:
+            while self._sent < len(self._frames) and len(self._being_sent) < _MAX_IOV:
                 self._being_sent += self._packed(self._frames[self._sent])
                 self._sent += 1
-        n = self._connection.send(
-            self._being_sent[:_MOST_IOV] if len(self._being_sent) > _MOST_IOV else self._being_sent
-        )
+        n = self._connection.send(self._being_sent[:_MAX_IOV] if len(self._being_sent) > _MAX_IOV else self._being_sent)
         moved = n > 0
         while n and n >= len(self._being_sent[0]):
             n -= len(self._being_sent.pop(0))
