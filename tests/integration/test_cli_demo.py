@@ -14,7 +14,7 @@ STEPS = ["make", "damage", "verify", "salvage", "read", "train", "look"]
 
 
 @pytest.mark.formats
-def test_json_tells_of_every_step(tmp_path: Path) -> None:
+def test_json_reports_every_step(tmp_path: Path) -> None:
     said = document("demo", "--keep", tmp_path / "kept")
     assert said["ok"] is True
     assert [step["name"] for step in said["steps"]] == STEPS

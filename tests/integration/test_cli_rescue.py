@@ -494,7 +494,7 @@ def test_a_dry_run_drains_nothing(tmp_path: Path) -> None:
         assert rescued(worker.pid)["health"] == "ok"
 
 
-def test_a_guard_that_does_not_react_is_told_of(tmp_path: Path) -> None:
+def test_a_guard_that_does_not_react_is_reported(tmp_path: Path) -> None:
     with guarded(tmp_path / "guard.log", "deaf") as worker:
         assert tell(worker) == "deaf\n"
         found = rescued(worker.pid, "--drain", "--wait", "0.3s", code=1)

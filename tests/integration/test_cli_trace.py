@@ -136,7 +136,7 @@ def test_short_options_may_be_written_together(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("5\n", "")
 
 
-def test_the_verdict_tells_of_a_descriptor_that_was_closed_twice(tmp_path: Path) -> None:
+def test_the_verdict_reports_a_descriptor_that_was_closed_twice(tmp_path: Path) -> None:
     code = "import os\nfd = os.open('/dev/null', 0)\nos.close(fd)\ntry: os.close(fd)\nexcept OSError: pass"
     done, _ = traced(tmp_path, "-c", code)
     assert "holdfast: Bad file descriptor: <string>:4 closes descriptor" in done.stderr

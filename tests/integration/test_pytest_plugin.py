@@ -187,7 +187,7 @@ def test_what_a_first_import_opens_is_forgiven(tmp_path: Path) -> None:
     assert "left behind: 2 pipe" in said
 
 
-def test_a_failure_is_told_alone(tmp_path: Path) -> None:
+def test_a_failure_is_reported_alone(tmp_path: Path) -> None:
     text = """
 import os, socket, pytest
 def test_fails():

@@ -53,7 +53,7 @@ def _descriptor(one: Descriptor, end: PipeEnd | SocketEnd | None) -> dict[str, A
     if one.socket is not None:
         plain["socket"] = one.socket._asdict()
     if end is not None:
-        plain |= {"fate": str(end.peer_state), "peers": list(end.peers)}
+        plain |= {"peer_state": str(end.peer_state), "peers": list(end.peers)}
         if isinstance(end, PipeEnd):
             plain["access"] = end.access
     return plain

@@ -36,7 +36,7 @@ def test_the_vitals_of_an_ended_process_are_unknown() -> None:
         assert read_vitals(REAL, child.pid) == Vitals(fds=None, rss_bytes=None, threads=None)
 
 
-def test_few_descriptors_are_all_looked_at() -> None:
+def test_few_descriptors_are_all_inspected() -> None:
     with ExitStack() as stack:
         for _ in range(3):
             stack.callback(os.close, os.eventfd(0))

@@ -120,8 +120,8 @@ class KeyedShard(Protocol):
         """Returns the columns that some of the samples [start, stop) have, and all keys that these samples have."""
 
 
-_LOOK_SAMPLES = 100
-_LOOK_BYTES = 1 << 24
+_SCAN_SAMPLES = 100
+_SCAN_BYTES = 1 << 24
 
 
 class Lacking(NamedTuple):
@@ -144,8 +144,8 @@ def find_lacking(shard: Shard, columns: Mapping[str, Column], maximum: int, befo
     if not isinstance(shard, KeyedShard):
         return Lacking({}, before, keys)
     while left and at < maximum:
-        stop = min(at + max(_LOOK_SAMPLES, at), maximum)
-        while stop > at + 1 and shard.bytes_of(at, stop) > _LOOK_BYTES:
+        stop = min(at + max(_SCAN_SAMPLES, at), maximum)
+        while stop > at + 1 and shard.bytes_of(at, stop) > _SCAN_BYTES:
             stop = (at + stop) // 2
         found, keys = shard.present(left, at, stop)
         left = {name: column for name, column in left.items() if name not in found}

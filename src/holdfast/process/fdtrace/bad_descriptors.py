@@ -28,7 +28,7 @@ SUSPECTED, NEVER_OPEN, UNTOLD = "suspected stale close", "never open", "cannot b
 _ORDER = (STALE_CLOSE, STALE_DUP2, DOUBLE_CLOSE, USE_AFTER_CLOSE, NOT_INHERITED, UNTOLD, NEVER_OPEN, SUSPECTED)
 
 _MAX = 50
-_A_CALL = 20  # lives that one line used after their end and that are looked at; more of them are only counted
+_A_CALL = 20  # lives that one line used after their end and that are explained; more of them are only counted
 _MAX_CALLS = 500
 _SOCKET = KINDS.index("socket")
 
@@ -131,7 +131,7 @@ class _Finder:
         """Returns the life that the call meant: the earlier one that has failed calls already, or the last one.
 
         At exit, objects whose number was closed below them fail once more. What the interpreter opened meanwhile to
-        print a traceback, or holdfast for its look at the program, was not meant.
+        print a traceback, or holdfast for its own search, was not meant.
         """
         if earlier == gen:
             return gen

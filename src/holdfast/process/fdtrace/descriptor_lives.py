@@ -165,7 +165,7 @@ class Lives:
     def acting(self, event: Event) -> list[SourceFrame]:
         """Returns the frames that brought the event about, innermost first.
 
-        A finalizer, and the garbage collector in holdfast's own look at a program's end, run inside whatever code is
+        A finalizer, and the garbage collector in holdfast's own search at a program's end, run inside whatever code is
         running: the frames outside of it did not call it.
         """
         stack = self.events["stack"][event.at]

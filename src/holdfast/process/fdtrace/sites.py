@@ -111,7 +111,7 @@ class _Open(NamedTuple):
 
 
 class _Tally:
-    """What one stack made within the time looked at.
+    """What one stack made within the time asked for.
 
     `elsewhere` were closed by another thread than the one of the birth. `kinds` are those of what is open at the end.
     """

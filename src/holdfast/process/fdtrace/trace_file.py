@@ -87,7 +87,7 @@ class TracedProcess:
     has_stacks: bool
     stopped_by: int  # errno that ended the recording, or 0
     counts: Mapping[str, int]
-    unknown: Sequence[str] = ()  # targets of descriptors whose birth was not seen, last look
+    unknown: Sequence[str] = ()  # targets of descriptors whose birth was not seen, in the last scan
 
 
 @dataclass(frozen=True)

@@ -214,7 +214,7 @@ def has_died_of_exhaustion(one: TargetState) -> bool:
     return not one["alive"] and one["verdict"] == Verdict.EXHAUSTED
 
 
-_SAYS = {
+_PHRASES = {
     Verdict.OK: "is OK",
     Verdict.UNCLEAR: "is unclear",
     Verdict.SETTLING: "is settling",
@@ -247,7 +247,7 @@ def summary_of(targets: Sequence[TargetState]) -> str:
         parts.append(f"{first['target']}: {first['guard']['sentence']}{more}")
     if not parts:
         one = living[0]
-        what = _SAYS[Verdict(worst["verdict"])]
+        what = _PHRASES[Verdict(worst["verdict"])]
         parts.append(f"{one['target']} {what}" if len(living) == 1 else f"{counted(len(living), 'target')}, none leaks")
     if ended:
         parts.append(f"{ended} ended")
@@ -265,7 +265,7 @@ _ILL = frozenset({"stopped", "frozen", "hung", "failing"})
 
 
 def _bad_words(one: TargetState) -> str:
-    words = f"{one['target']} {_SAYS[Verdict(one['verdict'])]}"
+    words = f"{one['target']} {_PHRASES[Verdict(one['verdict'])]}"
     growth = one["growth_per_hour"]
     if one["verdict"] == Verdict.EXHAUSTED:
         return f"{words}: {one['fds'] or 0:,} of {one['limit'] or 0:,.0f}"

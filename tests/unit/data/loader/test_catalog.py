@@ -77,7 +77,7 @@ def test_a_catalog_goes_to_another_process(tmp_path: Path) -> None:
         assert shard.read(0, 2, catalog.schema)["label"].tolist() == [20, 21]
 
 
-def test_progress_is_told(tmp_path: Path) -> None:
+def test_progress_is_reported(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     Catalog(three(tmp_path), progress=lambda done, total: told.append((done, total)))
     assert told == [(1, 3), (2, 3), (3, 3)]

@@ -765,7 +765,7 @@ def test_samples_are_prefetched_too(shards: Path) -> None:
         (lambda ds: hold.mix({"a": 1.0}), "datasets of hold.read"),  # type: ignore[dict-item]
     ],
 )
-def test_what_is_wrong_is_said_at_once(shards: Path, wrong: Any, said: str) -> None:
+def test_what_is_wrong_is_reported_at_once(shards: Path, wrong: Any, said: str) -> None:
     with pytest.raises((ValueError, TypeError, InputError)) as caught:
         wrong(hold.read(shards, SCHEMA))
     assert said in str(caught.value)

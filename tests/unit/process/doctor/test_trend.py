@@ -317,7 +317,7 @@ def _growing(maker: Maker, span_s: float) -> int:
     return found
 
 
-def test_a_fast_leak_of_a_young_process_is_told_in_seconds() -> None:
+def test_a_fast_leak_of_a_young_process_is_reported_in_seconds() -> None:
     samples = make_samples(on_top(72_000, flat)(random.Random(1)), 5 / HOUR_S, every_s=0.1)
     found = classify(fds=samples[-1].fds, soft=20_000, hard=20_000, samples=samples, uptime_s=6)
     assert found.verdict is Verdict.GROWING

@@ -362,7 +362,7 @@ def test_a_process_in_the_background_is_named_before_it_has_a_log(tmp_path: Path
     assert any(f"went on in the background as process {process.pid} (" in warning for warning in trace.warnings)
 
 
-def test_a_process_that_starts_during_the_look_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_starts_during_the_snapshot_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon forks twice: the first child may end after /proc was listed, the second one is not in that list."""
     lists = iter([[os.getpid()]])
     list_pids = collecting.list_pids

@@ -30,7 +30,7 @@ from .file_pool import OpenFile
 MAX_BYTES = 20_000_000_000
 
 _PARTIAL = ".partial"
-_LOOK_SHARE = 64  # the folder is listed once for downloads of this fraction of the cache
+_SCAN_SHARE = 64  # the folder is listed once for downloads of this fraction of the cache
 _KEPT_FREE = 8  # of these fractions: so many processes may download at the same time without a look
 
 # Keys of an object's info that change with its content.
@@ -139,7 +139,7 @@ class DownloadCache:
         try:
             if self._has(target, remote):  # another process has just finished it
                 return
-            share = self.max_bytes // _LOOK_SHARE
+            share = self.max_bytes // _SCAN_SHARE
             is_small = remote.size_bytes <= share
             if not is_small or self._unseen_bytes is None or self._unseen_bytes + remote.size_bytes > share:
                 self._remove_stale(lock.path.name)
