@@ -163,7 +163,7 @@ print(json.dumps({
     "dead": sorted(end.fd for end in root.ends if end.peer_state == "dead") == sorted([a, d]),
     "self": sorted(end.fd for end in root.ends if end.peer_state == "self") == sorted([e, f]),
     "tightest": seen.tightest.name, "headroom": seen.tightest.headroom,
-    "sampled": sample.looked, "rss": bool(root.process.rss_bytes), "threads": root.process.threads,
+    "sampled": sample.sampled, "rss": bool(root.process.rss_bytes), "threads": root.process.threads,
     "start": root.process.start_ticks is not None,
 }))
 """
