@@ -309,11 +309,12 @@ class Format:
 class Merged:
     """What a merge wrote, or with dry_run would write.
 
-    files      how many were merged; of a dataset directory, its parts
-    rows       samples or records; None: not counted, or HDF5 datasets differ in length
-    datasets   how each HDF5 dataset was merged
-    manifest   the number of the dataset directory's manifest that records it
-    unchecked  HDF5 datasets with chunks that no checksum covers, `unrecorded` files lack a record of checksums
+    Attributes:
+        files: How many were merged; of a dataset directory, its parts.
+        rows: Samples or records; None: not counted, or HDF5 datasets differ in length.
+        datasets: How each HDF5 dataset was merged.
+        manifest: The number of the dataset directory's manifest that records it.
+        unchecked: HDF5 datasets with chunks that no checksum covers, `unrecorded` files lack a record of checksums.
     """
 
     __module__ = "holdfast"
@@ -339,10 +340,11 @@ class Merged:
 class Problem(NamedTuple):
     """One problem of a file.
 
-    offset:  in the file, or in its decompressed data; None: unknown
-    record:  the number of the record or sample; None: the problem concerns the whole file, or an HDF5 object
-    dataset: the path of the HDF5 object
-    chunk:   where the chunk starts in the dataset
+    Attributes:
+        offset: The offset in the file, or in its decompressed data; None: unknown.
+        record: The number of the record or sample; None: the problem concerns the whole file, or an HDF5 object.
+        dataset: The path of the HDF5 object.
+        chunk: Where the chunk starts in the dataset.
     """
 
     offset: int | None
@@ -369,11 +371,13 @@ class VerifiedFile:
     """The result of verifying a file; a subclass for each format adds what it counts.
 
     content:   how many records, samples or rows are intact, and what they are called
-    notes:     what is not a problem but should be known, such as what could not be checked
-    hint:      the next step
-    readable:  False: the file could not be read, so nothing is known of it
-    unchecked: the notes that say what could not be checked
-    error:     the error of reading the file, where it says more than the problems
+
+    Attributes:
+        notes: What is not a problem but should be known, such as what could not be checked.
+        hint: The next step.
+        readable: False: the file could not be read, so nothing is known of it.
+        unchecked: The notes that say what could not be checked.
+        error: The error of reading the file, where it says more than the problems.
     """
 
     __module__ = "holdfast"

@@ -28,8 +28,9 @@ _PASSES = 3  # verify, copy, read back
 class Converted:
     """What was written.
 
-    checksum: over all values of all samples in order; the same for the same data in any format
-    notes:    what of the sources was dropped or changed
+    Attributes:
+        checksum: Over all values of all samples in order; the same for the same data in any format.
+        notes: What of the sources was dropped or changed.
     """
 
     __module__ = "holdfast"
@@ -68,16 +69,17 @@ def convert(
     target decides the format. The sources are verified first. The targets are read back, and only appear if they have
     the same columns, rows and values.
 
-    source:       a path, a glob, a folder, a run.hold, or a list of them
-    schema:       the columns to convert; by default all
-    shards:       write this many files of about equal length, named NAME-00000-of-00008.tfrecord and so on
-    shard_bytes:  write files of about this size, such as "256MB", measured by their values
-    codec:        of HDF5 chunks, as out.part() takes it; None: as the schema says, or none
-    compression:  of TFRecord files; "auto": by the target's name
-    cast:         round float64 to Float32 where the target has no float64, and fill features that some records lack
-                  with 0 or b""
-    overwrite:    replace existing targets
-    progress:     called with numbers of bytes, which add up to the size of the sources
+    Args:
+        source: A path, a glob, a folder, a run.hold, or a list of them.
+        schema: The columns to convert; by default all.
+        shards: Write this many files of about equal length, named NAME-00000-of-00008.tfrecord and so on.
+        shard_bytes: Write files of about this size, such as "256MB", measured by their values.
+        codec: The codec of HDF5 chunks, as out.part() takes it; None: as the schema says, or none.
+        compression: The compression of TFRecord files; "auto": by the target's name.
+        cast: Round float64 to Float32 where the target has no float64, and fill features that some records lack with 0
+            or b"".
+        overwrite: Replace existing targets.
+        progress: Called with numbers of bytes, which add up to the size of the sources.
     """
     name = parse_target(target)
     options = _output_options(name, shards, shard_bytes, codec, compression)

@@ -256,10 +256,16 @@ class Diagnosed:
 
 
 def diagnose(pid: int | None = None, duration: str | float = 0, *, tree: bool = True) -> list[Diagnosed]:
-    """Returns a verdict on a process, by default this one, and on each of its descendants; the process comes first.
+    """Returns a verdict on a process and on each of its descendants; the process comes first.
 
-    With `duration`, a number of seconds or a text such as "10min", it is watched that long: growth shows only then; 0
-    takes one snapshot. Raises InputError if there is no such process.
+    Args:
+        pid: The process; by default this one.
+        duration: How long it is watched, in seconds or as a text such as "10min": growth shows only then. 0 takes one
+            snapshot.
+        tree: False: without its descendants.
+
+    Raises:
+        InputError: There is no such process.
     """
     for_s = time_argument(duration, "duration")
     seen = Observation(pid, tree=tree)

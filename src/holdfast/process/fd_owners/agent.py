@@ -324,7 +324,13 @@ def listen(name: str | None = None) -> AgentListener:
     """Answers requests of this user's other processes until it is closed or this process ends.
 
     It takes four descriptors and a thread, which further calls share. A forked child does not listen, but may call this
-    itself. Raises InputError if there is no folder for the socket.
+    itself.
+
+    Args:
+        name: How this process is called in answers; by default it has no name.
+
+    Raises:
+        InputError: There is no folder for the socket.
     """
     global _responder, _at_exit
     with _lock:

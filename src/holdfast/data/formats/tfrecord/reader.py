@@ -39,11 +39,12 @@ class TFRecordReader:
         with TFRecordReader("train.tfrecord") as reader:
             for batch in reader.batches({"label": Int64(), "image": Bytes()}, 256): ...
 
-    verify       "all": check the CRCs of lengths and data; "header": only those of lengths
-    on_corrupt   what to do at a corrupt record: "raise", "skip" it, or "salvage" (see `skipped`)
-    on_mismatch  what to do with a record whose features do not fit the schema: "raise" or "skip". A number that its
-                 column's dtype cannot hold is always an error
-    compression  "auto": by the content; or "none", "gzip", "zlib"
+    Args:
+        verify: "all": check the CRCs of lengths and data; "header": only those of lengths.
+        on_corrupt: What to do at a corrupt record: "raise", "skip" it, or "salvage" (see `skipped`).
+        on_mismatch: What to do with a record whose features do not fit the schema: "raise" or "skip". A number that its
+            column's dtype cannot hold is always an error.
+        compression: "auto": by the content; or "none", "gzip", "zlib".
     """
 
     __module__ = "holdfast"

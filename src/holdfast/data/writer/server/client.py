@@ -188,10 +188,11 @@ def connect(
 ) -> Producer:
     """Connects to the central writer of a dataset, as one producer of samples.
 
-    target     the server's address, or the dataset directory
-    producer   a name that stays the same after a restart; None: from the launcher's rank
-    timeout    seconds to wait for progress: for a connection, for room for a sample, for an acknowledgement
-    token      of a server that is reached over the network; None: HOLDFAST_TOKEN
+    Args:
+        target: The server's address, or the dataset directory.
+        producer: A name that stays the same after a restart; None: from the launcher's rank.
+        timeout: Seconds to wait for progress: for a connection, for room for a sample, for an acknowledgement.
+        token: The token of a server that is reached over the network; None: HOLDFAST_TOKEN.
     """
     if producer is None:
         from ...._util.rank import default_task
