@@ -39,6 +39,9 @@ FRAMEWORKS = {
     "cloudpickle",
     "textual",
     "requests",
+    "google",
+    "prometheus_client",
+    "yaml",
 }
 KEPT_ENVIRONMENT = {"HOLDFAST_NATIVE", "HOLDFAST_FUZZ_SECONDS"}
 
@@ -136,10 +139,16 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Leaves out files that import a package which is not installed: `make quick` installs none of the frameworks."""
     if IN_CI or collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
-    tree = ast.parse(collection_path.read_text())
+    return _lacks_package(collection_path) or None
+
+
+def _lacks_package(path: Path) -> bool:
+    """Returns whether a file, or a helper beside it that it imports, imports a framework that is not installed."""
+    tree = ast.parse(path.read_text())
     roots = {alias.name.partition(".")[0] for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
     roots |= {(node.module or "").partition(".")[0] for node in tree.body if isinstance(node, ast.ImportFrom)}
-    return True if any(name in FRAMEWORKS and find_spec(name) is None for name in roots) else None
+    beside = [helper for name in roots if (helper := path.with_name(f"{name}.py")).exists() and helper != path]
+    return any(name in FRAMEWORKS and find_spec(name) is None for name in roots) or any(map(_lacks_package, beside))
 
 
 # ---- skips -------------------------------------------------------------------------------------------------
