@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cli_process import document, on_terminal, refused, without_styles
 
-STEPS = ["make", "damage", "verify", "salvage", "read", "train", "look"]
+STEPS = ["make", "damage", "verify", "salvage", "read", "train", "diagnose"]
 
 
 @pytest.mark.formats

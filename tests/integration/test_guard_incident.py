@@ -18,7 +18,7 @@ from supervised import Supervised, pids_in, runs, until
 
 LIMIT = 512
 SOFT = 448  # the Guard holds 64 in reserve
-RESTARTS = 10
+RESTARTS = 6
 TIMEOUT_S = 2.0
 
 # Takes jobs from a ledger in SQLite, and leaks a pipe with each. `deliveries` counts how often a job was handed out,
