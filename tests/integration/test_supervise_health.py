@@ -407,7 +407,7 @@ def page() -> Iterator[dict[str, Any]]:
 
 
 def test_a_page_must_answer_with_success(tmp_path: Path, page: dict[str, Any]) -> None:
-    options = ("--progress-http", f"{page['url']}/health?worker={{worker}}", "--progress-timeout", "1s", *QUICK)
+    options = ("--progress-http", f"{page['url']}/health?worker={{worker}}", "--progress-timeout", "2s", *QUICK)
     with Supervised(tmp_path, *options, *python(SLEEPER, "pids")) as supervised:
         until(lambda: page["count"] >= 15)  # for longer than the timeout
         assert "ended" not in supervised.kinds()
