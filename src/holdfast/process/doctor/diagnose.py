@@ -378,7 +378,7 @@ class Observation:
     ) -> list[Diagnosed]:
         profiles = profiles_of(last)
         before = {} if first is None else _by_identity(first)
-        pipe_limit = _pipe_limit(last.shared)
+        pipe_limit = find_pipe_limit(last.shared)
         shared = self._limits(last)
         commands = {proc.process.pid: proc.process.cmdline for proc in last.processes}
         found = []
@@ -492,6 +492,7 @@ def _by_identity(snapshot: Snapshot) -> dict[Identity, FdProfile]:
     }
 
 
-def _pipe_limit(shared: Sequence[Limit]) -> int | None:
+def find_pipe_limit(shared: Sequence[Limit]) -> int | None:
+    """Returns the number of pipes above which the kernel shrinks new ones of this user."""
     pages = next((limit.soft for limit in shared if limit.name == "pipe_user_pages"), None)
     return None if pages is None or pages == math.inf else int(pages) // PIPE_PAGES

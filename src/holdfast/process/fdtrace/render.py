@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ..._util.terminal import TableColumn, make_table, sparkline
+from ..._util.terminal import TableColumn, make_grid, make_table, sparkline
 from ..._util.text import counted, printable, span_words
 from ..doctor.messages import number_words
 from .bad_descriptors import NumberHistory, find_histories
@@ -199,7 +199,7 @@ class ReportPage:
 
     def _facts(self, width: int) -> Table:
         trace, statistics = self._trace, self._statistics
-        grid = _grid()
+        grid = make_grid(9)
         ended = "" if trace.exit_code is None else f", exit code {trace.exit_code}"
         window = (
             f", shown from {statistics.since:.1f} s to {statistics.until:.1f} s" if not statistics.is_entire else ""
@@ -338,7 +338,7 @@ def site_heading(prefix: str, site: Site) -> Text:
 
 def site_details(statistics: Statistics, site: Site) -> Table:
     """Says of one site what it runs, what it has open, who closes it and what keeps it open."""
-    grid = _grid()
+    grid = make_grid(9)
     if site.frame.text:
         grid.add_row("line", Text(printable(site.frame.text), "cyan"))
     if path := path_words(statistics.path_of(site)):
@@ -364,7 +364,7 @@ def site_details(statistics: Statistics, site: Site) -> Table:
 
 def _culprit(history: NumberHistory) -> Table:
     """Names the line to change, and the one that failed."""
-    grid = _grid()
+    grid = make_grid(9)
     for name, frame, style in (("culprit", history.culprit, "bold red"), ("failed", history.victim, "")):
         if name == "culprit" or frame != history.culprit:
             text = f"  {frame.text}" if frame.text else ""
@@ -412,13 +412,6 @@ def _plain_table(rows: Sequence[Sequence[Text]], width: int) -> RenderableType:
     for row in rows:
         grid.add_row(*row)
     return grid
-
-
-def _grid() -> Table:
-    made = Table.grid(padding=(0, 2, 0, 0))
-    made.add_column(width=9, style="dim", no_wrap=True)
-    made.add_column(overflow="fold")
-    return made
 
 
 class SitePage:

@@ -20,7 +20,6 @@ VERSION = 1
 MAX_POINTS = 1000
 MAX_EVENTS = 500
 MAX_DEAD = 50
-MAX_JOBS = 256
 # A forecast far beyond the samples would squeeze them into one corner of the chart.
 _AHEAD = 3.0
 # The ranges that the page offers, as ages.

@@ -137,7 +137,7 @@ class Functions:
         return ds.map(self.made, ways.workers, on_error="skip", max_errors=1000)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     kind=st.sampled_from(["plain", "packed"]),
     seed=st.sampled_from([None, 0, 7]),

@@ -88,7 +88,7 @@ def test_the_same_for_any_ranks_batches_and_workers(
 
 
 @given(counts, st.integers(0, 9))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_resume_anywhere_under_every_layout(shards: list[int], seed: int) -> None:
     def fresh() -> SampleOrder:
         return SampleOrder(blocks_of(shards), seed=seed, window_samples=24, lanes=4)
