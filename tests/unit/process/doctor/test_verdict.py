@@ -193,12 +193,6 @@ def test_what_a_start_opens_is_no_leak(last: FdProfile) -> None:
     assert _classify(fds=300, samples=longer, profile=last, first_profile=first).verdict is Verdict.LEAK
 
 
-def test_dead_loaders_are_a_leak_at_once() -> None:
-    first, last = FdProfile(fds=100), _dead(300, hup=50, err=50, self_pairs=50)
-    found = _classify(fds=300, samples=_ramp(5 / 60, 2400, every_s=1), profile=last, first_profile=first)
-    assert found.verdict is Verdict.LEAK
-
-
 def test_seen_once_beside_a_trend() -> None:
     samples = _ramp(4, 100, 1000)
     assert _classify(samples=samples, profile=_dead(1400, hup=300)).verdict is Verdict.LEAK
@@ -285,19 +279,6 @@ def test_mostly_dead_pipes_are_suspicious(profile: FdProfile) -> None:
     flat = _classify(fds=profile.fds, profile=profile, samples=samples, uptime_s=1000, match=MATCH)
     assert flat.verdict is Verdict.OK
     assert "are pipes whose other end is closed in every process" in flat.evidence[1]
-
-
-@pytest.mark.parametrize(
-    "profile",
-    [_dead(100, self_pairs=16, hup=16, err=16), _dead(400, hup=256), _dead(400, hup=128, err=128, close_wait=100)],
-)
-def test_one_snapshot_is_enough_beyond_what_is_healthy(profile: FdProfile) -> None:
-    assert _classify(profile=profile, uptime_s=1000).verdict is Verdict.LEAK
-
-
-def test_a_thousand_half_open_connections_are_enough() -> None:
-    assert _classify(fds=1100, profile=_dead(1100, close_wait=1024)).verdict is Verdict.LEAK
-    assert _classify(fds=2100, profile=_dead(2100, close_wait=1024)).verdict is Verdict.OK
 
 
 def test_dead_and_not_growing_now() -> None:
