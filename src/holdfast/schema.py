@@ -128,7 +128,7 @@ class Value(_Stored):
         return made
 
     def holds_same(self, other: Column) -> bool:
-        """Tells whether values of both have the same type and shape, whatever the key and the default are."""
+        """Returns whether values of both have the same type and shape, whatever the key and the default are."""
         return isinstance(other, Value) and self._parts()[:2] == other._parts()[:2]
 
     def _parts(self) -> tuple[Any, ...]:
@@ -370,7 +370,7 @@ class Ragged(_Stored):
         return self.inner.value if isinstance(self.inner, Ragged) else self.inner
 
     def holds_same(self, other: Column) -> bool:
-        """Tells whether the lists of both have values of the same type and shape, whatever the key is."""
+        """Returns whether the lists of both have values of the same type and shape, whatever the key is."""
         return isinstance(other, Ragged) and self.inner == other.inner
 
     def __eq__(self, other: object) -> bool:

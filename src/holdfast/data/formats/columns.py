@@ -254,7 +254,7 @@ _MAX_CHUNK_ROWS = 1 << 14
 
 
 def is_exact(value: Value) -> bool:
-    """Tells whether floats must not be rounded to fit the column."""
+    """Returns whether floats must not be rounded to fit the column."""
     return isinstance(value, Array) and value.exact
 
 
@@ -384,7 +384,7 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def is_flat(tree: Any) -> bool:
-    """Tells whether it is a plain dict of values, as most are. Called at every step, so the usual case is fast."""
+    """Returns whether it is a plain dict of values, as most are. Called at every step, so the usual case is fast."""
     return type(tree) is dict and (
         _VALUES.issuperset(map(type, tree.values()))
         or not any(isinstance(value, (tuple, Mapping)) for value in tree.values())

@@ -41,7 +41,7 @@ class TargetName:
         return [f"{self.stem}-{number:05d}-of-{count:05d}{self.suffix}" for number in range(count)]
 
     def is_shard(self, name: str) -> bool:
-        """Tells whether a file's name could be that of a shard of this target."""
+        """Returns whether a file's name could be that of a shard of this target."""
         return re.fullmatch(rf"{re.escape(self.stem)}{SHARD_NUMBER}{re.escape(self.suffix)}", name) is not None
 
     def existing_shards(self) -> list[str]:

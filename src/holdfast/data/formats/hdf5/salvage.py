@@ -216,7 +216,7 @@ class _Salvage:
 
     @property
     def structure_lost(self) -> bool:
-        """Tells whether there may be objects that no group leads to any more. Only then: an intact file has deleted
+        """Returns whether there may be objects that no group leads to any more. Only then: an intact file has deleted
         ones."""
         lost = (NOT_OPENED, NOT_LISTED, CRASHED, HANGS)
         return any(problem.chunk is None and problem.reason.startswith(lost) for problem in self.problems)

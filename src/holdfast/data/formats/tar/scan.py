@@ -111,7 +111,7 @@ def _checksums_in(fields: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
 
 
 def is_header(block: bytes) -> bool:
-    """Tells whether a file that begins with this block is a tar: POSIX or GNU, with a valid checksum."""
+    """Returns whether a file that begins with this block is a tar: POSIX or GNU, with a valid checksum."""
     return len(block) >= BLOCK_BYTES and block[257:262] == b"ustar" and not len(bad_checksums([block[:BLOCK_BYTES]]))
 
 

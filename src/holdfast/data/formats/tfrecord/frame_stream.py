@@ -325,7 +325,7 @@ class FrameStream:
             self._give_up(reason)
 
     def _ends_after(self, frame_bytes: int) -> bool:
-        """Tells whether the record here, whose data are corrupt, ends where its header says: bytes may be missing.
+        """Returns whether the record here, whose data are corrupt, ends where its header says: bytes may be missing.
 
         Compressed data have a checksum of their own, and cannot be searched.
         """
