@@ -356,7 +356,7 @@ def test_max_jobs_counts_failed_ones_too() -> None:
 def test_a_bound_that_jitter_shortened_is_named() -> None:
     done = run_guarded(JOBS, "dict(max_jobs=1000, jitter=0.9)")
     assert done.code == 75
-    assert done.out[0].endswith(" jobs (max_jobs=1,000 less jitter)"), done.out
+    assert done.out[0].endswith(" jobs done (max_jobs=1,000 less jitter)"), done.out
 
 
 def test_jitter_only_shortens_and_differs_between_forked_workers() -> None:

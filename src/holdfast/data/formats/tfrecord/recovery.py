@@ -302,8 +302,8 @@ class FrameSearch:
         return end == boundary
 
     def is_crossed(self, at: int, end: int) -> bool:
-        """Returns whether a valid header in the record at `at` leads past its `end`, to records aligned up to the file's
-        end.
+        """Returns whether a valid header in the record at `at` leads past its `end`, to records aligned up to the end
+        of the file.
 
         Frames in the data of a record end before it does. Such a header is that of the next record, drawn into this one
         by removed bytes: then what begins at `end` is data of the next record.
