@@ -149,20 +149,20 @@ def descriptors(job: Job) -> dict[str, int]:
     with out.server(segment_bytes=4096) as server, ExitStack() as stack:
         before = open_descriptors()
         producers = [stack.enter_context(hold.connect(server.address, f"p{n}")) for n in range(job["producers"])]
-        most_server = most_own = 0
+        max_server = max_own = 0
         for number in range(job["times"]):
             for producer in producers:
                 producer.extend({"x": np.full(100, number)})
                 producer.flush()
-                most_server = max(most_server, len(os.listdir(f"/proc/{server.pid}/fd")))
-                most_own = max(most_own, open_descriptors() - before)
+                max_server = max(max_server, len(os.listdir(f"/proc/{server.pid}/fd")))
+                max_own = max(max_own, open_descriptors() - before)
             for producer in producers:
                 producer.commit()
     expected = 100 * job["times"] * job["producers"]
     if out.rows != expected:
         raise RuntimeError(f"expected {expected:,} rows, got {out.rows:,}")
     shutil.rmtree(job["out"])
-    return {"server": most_server, "producer": -(-most_own // job["producers"])}
+    return {"server": max_server, "producer": -(-max_own // job["producers"])}
 
 
 def make_view(job: Job) -> dict[str, str]:

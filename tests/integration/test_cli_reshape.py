@@ -132,7 +132,7 @@ def test_merge_takes_and_makes_packed_files(shards: list[Path], tmp_path: Path) 
     assert [file["records"] for file in said["files"]] == [60, 80]
 
 
-def test_merge_replaces_only_when_told_to(shards: list[Path], tmp_path: Path) -> None:
+def test_merge_replaces_only_when_asked_to(shards: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "all.tfrecord"
     out.write_text("precious")
     assert refused("merge", *shards, "-o", out, code=3).endswith("allow it to be replaced, with --force")

@@ -468,7 +468,7 @@ def systemd(tmp_path: Path) -> Iterator[SystemdSocket]:
     made.close()
 
 
-def test_systemd_is_told(tmp_path: Path, systemd: SystemdSocket) -> None:
+def test_systemd_is_reported(tmp_path: Path, systemd: SystemdSocket) -> None:
     program = "import os, time; open('environment', 'w').write(' '.join(os.environ)); time.sleep(600)"
     env = {"NOTIFY_SOCKET": str(systemd.path), "WATCHDOG_USEC": "400000"}
     with Supervised(tmp_path, "-n", 2, *python(program), **env) as supervised:

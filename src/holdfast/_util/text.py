@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Sequence
 
-_MOST_NAMES = 12
+_MAX_NAMES = 12
 
 
 def one_line(text: str) -> str:
@@ -19,7 +19,7 @@ def names_there(wanted: str, there: Sequence[str], title: str = "There are") -> 
     if not there:
         return ""
     near = difflib.get_close_matches(wanted, there, 1)
-    shown = ", ".join(map(repr, there[:_MOST_NAMES])) + (" …" if len(there) > _MOST_NAMES else "")
+    shown = ", ".join(map(repr, there[:_MAX_NAMES])) + (" …" if len(there) > _MAX_NAMES else "")
     return (f"Did you mean {near[0]!r}? " if near else "") + f"{title}: {shown}"
 
 
@@ -46,7 +46,7 @@ _FACTORS = {
     "tib": 2**40,
 }
 
-_MOST = 2**63
+_MAX = 2**63
 
 
 def parse_bytes(size: str | int) -> int:
@@ -60,7 +60,7 @@ def parse_bytes(size: str | int) -> int:
         value = float(match[1]) * _FACTORS[match[2].lower()]
     if value < 1:
         raise ValueError(f"expected a size of at least one byte, got {size!r}")
-    if value > _MOST:
+    if value > _MAX:
         raise ValueError(f"expected a size of at most 2^63 bytes, got {str(size)[:40]}")
     return int(value)
 

@@ -274,8 +274,8 @@ def _row(one: dict[str, Any]) -> list[str]:
 def _shape(one: dict[str, Any]) -> str:
     if one["shape"] is None:
         return "empty"
-    most = one["maxshape"] or []
-    grows = [n is None for n in most] or [False] * len(one["shape"])
+    maximum = one["maxshape"] or []
+    grows = [n is None for n in maximum] or [False] * len(one["shape"])
     sizes = [f"{n}{'+' if more else ''}" for n, more in zip(one["shape"], grows, strict=True)]
     return "×".join(sizes) or "scalar"
 

@@ -23,11 +23,12 @@ from .parallel_files import for_each_file
 class InspectedFile:
     """What one file or dataset directory contains.
 
-    format    None: it is of another format than its name says, or cannot be read
-    rows      intact records, samples or rows
-    code      the schema as Python source; "" if there is none
-    problem   the first thing that is wrong; None: nothing
-    readable  False: the file could not be read, so nothing is known of it
+    Attributes:
+        format: None: it is of another format than its name says, or cannot be read.
+        rows: Intact records, samples or rows.
+        code: The schema as Python source; "" if there is none.
+        problem: The first thing that is wrong; None: nothing.
+        readable: False: the file could not be read, so nothing is known of it.
     """
 
     __module__ = "holdfast"
@@ -70,10 +71,11 @@ def inspect(
     """Returns the records, sizes and schemas of TFRecord, HDF5 and tar files and of dataset directories, as `holdfast
     inspect` shows them. Problems are not raised, but part of the result.
 
-    paths:     a path, a glob, a folder, a dataset directory, or a list of them
-    records:   the schema of a TFRecord, or of a tar, is inferred from so many records
-    jobs:      how many files are read at a time; None: one a core
-    progress:  called with numbers of bytes, which add up to the size of the files
+    Args:
+        paths: A path, a glob, a folder, a dataset directory, or a list of them.
+        records: The schema of a TFRecord, or of a tar, is inferred from so many records.
+        jobs: How many files are read at a time; None: one a core.
+        progress: Called with numbers of bytes, which add up to the size of the files.
     """
     given = expand_once(paths)
     surveys = [*map(_inspect_run, given.runs), *for_each_file(partial(_survey, records), given.files, jobs, progress)]

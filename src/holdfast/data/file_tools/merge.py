@@ -33,17 +33,19 @@ def merge(
     """Writes the records of TFRecord files, or the rows of HDF5 files, in order, to one new file, which is compared
     with its sources before it gets its name. A corrupt file is an error: salvage it first.
 
-    paths:        a path, a glob, a folder, a list of them, or one dataset directory, whose committed parts are merged
-    order:        of HDF5 rows: "exact" (the default), or "any", which puts full chunks first
-    virtual:      make an HDF5 file that shows the rows of the others, and holds none
-    attributes:   of HDF5 that differ between files: "same" (the default) drops them, "first" keeps those of the first
-                  file, "error" raises
-    codec:        of HDF5 chunks; None: as most rows have it
-    verify_sources:  decode copied HDF5 chunks that have no recorded checksum, so that their codec detects corruption
-    compression:  of a TFRecord; None: by the suffix of `out`
-    overwrite:    replace `out`
-    dry_run:      return what would be done, and write nothing
-    progress:     called with numbers of bytes, which add up to the size of the files
+    Args:
+        paths: A path, a glob, a folder, a list of them, or one dataset directory, whose committed parts are merged.
+        order: The order of HDF5 rows: "exact" (the default), or "any", which puts full chunks first.
+        virtual: Make an HDF5 file that shows the rows of the others, and holds none.
+        attributes: What to do with attributes of HDF5 that differ between files: "same" (the default) drops them,
+            "first" keeps those of the first file, "error" raises.
+        codec: The codec of HDF5 chunks; None: as most rows have it.
+        verify_sources: Decode copied HDF5 chunks that have no recorded checksum, so that their codec detects
+            corruption.
+        compression: The compression of a TFRecord; None: by the suffix of `out`.
+        overwrite: Replace `out`.
+        dry_run: Return what would be done, and write nothing.
+        progress: Called with numbers of bytes, which add up to the size of the files.
     """
     target = os.fspath(out)
     listed = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)

@@ -30,10 +30,11 @@ from .verify import verify_alone
 class SalvagedFile:
     """What became of one file.
 
-    target    the file to write
-    out       the same if it was written, else None
-    backup    the name of the corrupt file that was replaced
-    error     why nothing could be salvaged; None: `found` says what was
+    Attributes:
+        target: The file to write.
+        out: The same if it was written, else None.
+        backup: The name of the corrupt file that was replaced.
+        error: Why nothing could be salvaged; None: `found` says what was.
     """
 
     __module__ = "holdfast"
@@ -92,14 +93,15 @@ def salvage(
     """Copies everything intact of TFRecord and HDF5 files to new ones, as `holdfast salvage` does. The files themselves
     are not changed unless `in_place`. A file that cannot be salvaged raises an error; one of several is reported.
 
-    paths:          a path, a glob, a folder, or a list of them
-    out:            the file to write; for several, an existing directory, or a name that ends with / to create it
-    in_place:       replace each corrupt file, and keep it as FILE.corrupt; without `out`
-    only_corrupt:   verify each file first, and leave out intact ones
-    keep_doubtful:  of TFRecord, keep records that may be data of a corrupt one
-    live:           accept an HDF5 file that another process is writing
-    overwrite:      replace existing files in `out`
-    progress:       called with numbers of bytes, which add up to at most the size of the files
+    Args:
+        paths: A path, a glob, a folder, or a list of them.
+        out: The file to write; for several, an existing directory, or a name that ends with / to create it.
+        in_place: Replace each corrupt file, and keep it as FILE.corrupt; without `out`.
+        only_corrupt: Verify each file first, and leave out intact ones.
+        keep_doubtful: Of TFRecord, keep records that may be data of a corrupt one.
+        live: Accept an HDF5 file that another process is writing.
+        overwrite: Replace existing files in `out`.
+        progress: Called with numbers of bytes, which add up to at most the size of the files.
     """
     if in_place and (overwrite or live):
         text = f"expected in_place= without {'overwrite=' if overwrite else 'live='}"

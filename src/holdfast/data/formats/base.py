@@ -120,8 +120,8 @@ class KeyedShard(Protocol):
         """Returns the columns that some of the samples [start, stop) have, and all keys that these samples have."""
 
 
-_LOOK_SAMPLES = 100
-_LOOK_BYTES = 1 << 24
+_SCAN_SAMPLES = 100
+_SCAN_BYTES = 1 << 24
 
 
 class Lacking(NamedTuple):
@@ -138,14 +138,14 @@ class Lacking(NamedTuple):
         return SchemaError(". ".join(filter(None, [text, names_there(key, self.keys), hint])))
 
 
-def find_lacking(shard: Shard, columns: Mapping[str, Column], most: int, before: int = 0) -> Lacking:
-    """Looks for columns in up to `most` samples, until one has each of them. `before`: samples looked at before."""
-    left, at, keys, most = dict(columns), 0, list[str](), min(most, len(shard))
+def find_lacking(shard: Shard, columns: Mapping[str, Column], maximum: int, before: int = 0) -> Lacking:
+    """Looks for columns in up to `maximum` samples, until one has each of them. `before`: samples looked at before."""
+    left, at, keys, maximum = dict(columns), 0, list[str](), min(maximum, len(shard))
     if not isinstance(shard, KeyedShard):
         return Lacking({}, before, keys)
-    while left and at < most:
-        stop = min(at + max(_LOOK_SAMPLES, at), most)
-        while stop > at + 1 and shard.bytes_of(at, stop) > _LOOK_BYTES:
+    while left and at < maximum:
+        stop = min(at + max(_SCAN_SAMPLES, at), maximum)
+        while stop > at + 1 and shard.bytes_of(at, stop) > _SCAN_BYTES:
             stop = (at + stop) // 2
         found, keys = shard.present(left, at, stop)
         left = {name: column for name, column in left.items() if name not in found}
@@ -309,11 +309,12 @@ class Format:
 class Merged:
     """What a merge wrote, or with dry_run would write.
 
-    files      how many were merged; of a dataset directory, its parts
-    rows       samples or records; None: not counted, or HDF5 datasets differ in length
-    datasets   how each HDF5 dataset was merged
-    manifest   the number of the dataset directory's manifest that records it
-    unchecked  HDF5 datasets with chunks that no checksum covers, `unrecorded` files lack a record of checksums
+    Attributes:
+        files: How many were merged; of a dataset directory, its parts.
+        rows: Samples or records; None: not counted, or HDF5 datasets differ in length.
+        datasets: How each HDF5 dataset was merged.
+        manifest: The number of the dataset directory's manifest that records it.
+        unchecked: HDF5 datasets with chunks that no checksum covers, `unrecorded` files lack a record of checksums.
     """
 
     __module__ = "holdfast"
@@ -339,10 +340,11 @@ class Merged:
 class Problem(NamedTuple):
     """One problem of a file.
 
-    offset:  in the file, or in its decompressed data; None: unknown
-    record:  the number of the record or sample; None: the problem concerns the whole file, or an HDF5 object
-    dataset: the path of the HDF5 object
-    chunk:   where the chunk starts in the dataset
+    Attributes:
+        offset: The offset in the file, or in its decompressed data; None: unknown.
+        record: The number of the record or sample; None: the problem concerns the whole file, or an HDF5 object.
+        dataset: The path of the HDF5 object.
+        chunk: Where the chunk starts in the dataset.
     """
 
     offset: int | None
@@ -369,11 +371,13 @@ class VerifiedFile:
     """The result of verifying a file; a subclass for each format adds what it counts.
 
     content:   how many records, samples or rows are intact, and what they are called
-    notes:     what is not a problem but should be known, such as what could not be checked
-    hint:      the next step
-    readable:  False: the file could not be read, so nothing is known of it
-    unchecked: the notes that say what could not be checked
-    error:     the error of reading the file, where it says more than the problems
+
+    Attributes:
+        notes: What is not a problem but should be known, such as what could not be checked.
+        hint: The next step.
+        readable: False: the file could not be read, so nothing is known of it.
+        unchecked: The notes that say what could not be checked.
+        error: The error of reading the file, where it says more than the problems.
     """
 
     __module__ = "holdfast"

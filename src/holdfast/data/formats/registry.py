@@ -45,8 +45,8 @@ def format_of_name(name: str) -> Format | None:
 
 
 def is_shard_name(name: str) -> bool:
-    """Tells whether a name is one of a format. TensorFlow's tools number their shards `-00000-of-00010`, often without
-    a suffix."""
+    """Returns whether a name is one of a format. TensorFlow's tools number shards `-00000-of-00010`, often without a
+    suffix."""
     return format_of_name(name) is not None or _NUMBERED_NAME.search(name) is not None
 
 

@@ -20,8 +20,9 @@ def progress(batches: Iteration | Dataset, *, out: TextIO | None = None, every_s
 
         for batch in hold.progress(it): ...
 
-    out:     where the line goes, by default stderr
-    every_s: how often; by default five times a second in a terminal, and every half minute in a file
+    Args:
+        out: Where the line goes, by default stderr.
+        every_s: How often; by default five times a second in a terminal, and every half minute in a file.
     """
     if isinstance(batches, Dataset):
         batches = batches.iterate()

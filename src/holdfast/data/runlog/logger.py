@@ -73,21 +73,22 @@ def log(
 ) -> Log:
     """Opens a log that every worker of a training writes to: `with hold.log("logs/exp1") as log: log(step, loss=0.3)`.
 
-    logdir      a folder or a URL, in which run.hold is made
-    rank        this worker's number; None: the launcher's
-    schema      the first columns, besides step, worker and time_ns; None: inferred from the first row
-    name        of another log in the same logdir: "eval" makes eval.hold
-    every_rows, every_s: commit after so many rows, or with the first row so long after the last commit.
-                A crash loses the rows since.
-    replay      "drop" leaves out steps up to this worker's last one, which a restart from a checkpoint logs again
-    on_error    "warn": logging never raises. A value that cannot be logged is left out of its row; a write that fails
-                is retried with the next rows. Each kind of error is a warning once.
-    format      of the parts: "hdf5" or "tfrecord"
-    storage_options  options for a URL, as fsspec takes them
-    server      a central writer, instead of a logdir: its address, or the folder it serves
-    steps       with a server: the steps that this worker logs, in order; None: every step from 0 on
-    timeout     with a server: seconds to wait for it when the log is opened, when rows are committed and at the end;
-                None: 60, but with on_error="warn" 5 before the end, so that a training is not held up
+    Args:
+        logdir: A folder or a URL, in which run.hold is made.
+        rank: This worker's number; None: the launcher's.
+        schema: The first columns, besides step, worker and time_ns; None: inferred from the first row.
+        name: The name of another log in the same logdir: "eval" makes eval.hold.
+        every_rows, every_s: Commit after so many rows, or with the first row so long after the last commit. A crash
+            loses the rows since.
+        replay: "drop" leaves out steps up to this worker's last one, which a restart from a checkpoint logs again.
+        on_error: "warn": logging never raises. A value that cannot be logged is left out of its row; a write that fails
+            is retried with the next rows. Each kind of error is a warning once.
+        format: The format of the parts: "hdf5" or "tfrecord".
+        storage_options: Options for a URL, as fsspec takes them.
+        server: A central writer, instead of a logdir: its address, or the folder it serves.
+        steps: With a server: the steps that this worker logs, in order; None: every step from 0 on.
+        timeout: With a server: seconds to wait for it when the log is opened, when rows are committed and at the end;
+            None: 60, but with on_error="warn" 5 before the end, so that a training is not held up.
     """
     if (logdir is None) == (server is None):
         raise ValueError("expected a logdir, or server= with the address of a central writer, and not both")
@@ -141,14 +142,15 @@ def _number(step: int) -> int:
 class Log:
     """What hold.log(…) returns. Call it with a step and that step's values; leave its `with` block, or close() it.
 
-    last_step  this worker's last step, committed or not; None: there is none. A training may resume after it.
-    rows       rows that this object has taken
-    dropped    replayed rows that it has left out
-    lost       rows that could not be written, with on_error="warn"
-    left_out   values that could not be logged, of rows that were, with on_error="warn"
-
     Rows are committed at the end of the `with` block, also after an exception, and when the program exits. Threads may
     share a log. It cannot be used in a forked child.
+
+    Attributes:
+        last_step: This worker's last step, committed or not; None: there is none. A training may resume after it.
+        rows: Rows that this object has taken.
+        dropped: Replayed rows that it has left out.
+        lost: Rows that could not be written, with on_error="warn".
+        left_out: Values that could not be logged, of rows that were, with on_error="warn".
     """
 
     __module__ = "holdfast"

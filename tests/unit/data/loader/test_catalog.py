@@ -68,7 +68,7 @@ def test_shards_are_read_through_a_pool(tmp_path: Path) -> None:
         for number in (0, 2, 0, 2):
             with catalog.use(number, pool) as shard:
                 assert shard.read_rows([3, 0])["label"].tolist() == [10 * number + 3, 10 * number]
-        assert (pool.stats().most, pool.stats().opened) == (1, 4)
+        assert (pool.stats().maximum, pool.stats().opened) == (1, 4)
 
 
 def test_a_catalog_goes_to_another_process(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_catalog_goes_to_another_process(tmp_path: Path) -> None:
         assert shard.read(0, 2, catalog.schema)["label"].tolist() == [20, 21]
 
 
-def test_progress_is_told(tmp_path: Path) -> None:
+def test_progress_is_reported(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     Catalog(three(tmp_path), progress=lambda done, total: told.append((done, total)))
     assert told == [(1, 3), (2, 3), (3, 3)]
@@ -235,7 +235,7 @@ with catalog.pool() as pool:
     for number in range(len(catalog)):
         with catalog.use(number, pool) as shard:
             assert shard.read(0, 1)["label"].tolist() == [4]
-    print(catalog.samples, pool.stats().most < 64)
+    print(catalog.samples, pool.stats().maximum < 64)
 """
 
 

@@ -114,10 +114,10 @@ def test_one_that_does_not_fit(memory: fsspec.AbstractFileSystem, tmp_path: Path
     assert not (tmp_path / "cache").exists()
 
 
-@pytest.mark.parametrize("most", [0, -1, True, 1.5, "20GB"])
-def test_a_bound_that_is_none(most: Any) -> None:
+@pytest.mark.parametrize("maximum", [0, -1, True, 1.5, "20GB"])
+def test_a_bound_that_is_none(maximum: Any) -> None:
     with pytest.raises(ValueError, match="expected a cache of at least one byte, got"):
-        DownloadCache(most_bytes=most)
+        DownloadCache(max_bytes=maximum)
 
 
 # ---- what is not there

@@ -184,7 +184,7 @@ def test_what_is_no_name(what: object) -> None:
         find_sources(what)  # type: ignore[arg-type]
 
 
-def test_the_nearest_folder_and_name_are_told(tmp_path: Path) -> None:
+def test_the_nearest_folder_and_name_are_reported(tmp_path: Path) -> None:
     touch(tmp_path, "train/part-1.tfrecord", "train/part-2.tfrecord")
     with pytest.raises(
         InputError, match=rf"trian/a\.tfrecord: cannot open: No such file or directory; {tmp_path} has 'train'$"

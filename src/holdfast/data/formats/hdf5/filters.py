@@ -55,12 +55,12 @@ def describe_filters(filters: Iterable[Filter]) -> str:
 
 
 def is_own(code: int) -> bool:
-    """Tells whether every HDF5 library that h5py ships includes this filter."""
+    """Returns whether every HDF5 library that h5py ships includes this filter."""
     return code in _OWN
 
 
 def has_filter(number: int) -> bool:
-    """Tells whether this process can use the filter, and loads hdf5plugin if that has it."""
+    """Returns whether this process can use the filter, and loads hdf5plugin if that has it."""
     if not h5py.h5z.filter_avail(number):
         try:
             __import__(PACKAGE)
@@ -96,7 +96,7 @@ def filters_of(plist: Any) -> tuple[Filter, ...]:
 
 
 def is_lossless(filters: Iterable[Filter]) -> bool:
-    """Tells whether values that were decoded by this pipeline survive being encoded again.
+    """Returns whether values that were decoded by this pipeline survive being encoded again.
 
     Filters that are not known to be exact count as lossy: scaleoffset of floats, zfp, sz, sz3, sperr, and unknown ones.
     """
@@ -109,7 +109,7 @@ def is_compressed(filters: Iterable[Filter]) -> bool:
 
 
 def has_checksum(filters: Iterable[Filter]) -> bool:
-    """Tells whether decoding detects any flipped bit. Other codecs detect some."""
+    """Returns whether decoding detects any flipped bit. Other codecs detect some."""
     return any(code in _CHECKSUMMED for code, _, _ in filters)
 
 
@@ -124,7 +124,7 @@ def add_filters(plist: Any, filters: Iterable[Filter]) -> None:
 
 
 def same_filters(one: Iterable[Filter], other: Iterable[Filter]) -> bool:
-    """Tells whether one pipeline decodes the chunks that the other encoded."""
+    """Returns whether one pipeline decodes the chunks that the other encoded."""
     sides = [[(code, _decoding_parameters(code, values)) for code, _, values in side] for side in (one, other)]
     return sides[0] == sides[1]
 

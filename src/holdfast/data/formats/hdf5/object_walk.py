@@ -300,7 +300,7 @@ def _names(heap: bytes, offsets: list[int]) -> list[str] | None:
 
 
 def _is_header(data: mmap.mmap, at: int) -> bool:
-    """Tells whether an old object header may begin here: version 1, some messages, few links to it."""
+    """Returns whether an old object header may begin here: version 1, some messages, few links to it."""
     if at + 16 > len(data):
         return False
     version, zero, messages, links, size = struct.unpack_from("<BBHII", data, at)

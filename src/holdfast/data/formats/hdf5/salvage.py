@@ -174,8 +174,8 @@ class _Salvage:
         self.path, self.state = state.path, state
         self.repair = state.needs_repair or not state.is_hdf5
         self.writer, self.progress, self.target = writer, progress, target
-        most = min(_MAX_CRASHES, _BASE_CRASHES + state.size // _BYTES_PER_CRASH)
-        self._sandbox = RestartingSandbox(most, state.size)
+        maximum = min(_MAX_CRASHES, _BASE_CRASHES + state.size // _BYTES_PER_CRASH)
+        self._sandbox = RestartingSandbox(maximum, state.size)
         self.problems: list[Problem] = []
         self._heads: dict[str, dict[str, Any]] = {}
         self._lost: dict[str, list[tuple[int, int]]] = {}
@@ -216,7 +216,7 @@ class _Salvage:
 
     @property
     def structure_lost(self) -> bool:
-        """Tells whether there may be objects that no group leads to any more. Only then: an intact file has deleted
+        """Returns whether there may be objects that no group leads to any more. Only then: an intact file has deleted
         ones."""
         lost = (NOT_OPENED, NOT_LISTED, CRASHED, HANGS)
         return any(problem.chunk is None and problem.reason.startswith(lost) for problem in self.problems)

@@ -336,7 +336,7 @@ class HDF5Shard:
 
 
 def _is_needed(column: Column) -> bool:
-    """Tells whether the column's dataset must exist."""
+    """Returns whether the column's dataset must exist."""
     return column.default is None
 
 

@@ -1,4 +1,4 @@
-"""Tells a conversion which columns a tar has, and which members it would drop."""
+"""Reports to a conversion which columns a tar has, and which members it would drop."""
 
 from __future__ import annotations
 

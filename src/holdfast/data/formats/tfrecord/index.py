@@ -28,7 +28,7 @@ from .source import RecordSource, open_source
 Place = Literal["beside", "cache"]
 
 RECENT_BYTES = 32 << 20  # of indexes that stay in memory after their files are closed: four million records
-RECENT_MOST = 2048  # indexes: each takes two kilobytes besides its offsets
+RECENT_MAX = 2048  # indexes: each takes two kilobytes besides its offsets
 _MAGIC = "holdfast index 1"
 _SAMPLES = 16
 _FRAMES_PER_CALL = 1 << 16
@@ -136,7 +136,7 @@ class _Recent:
         self._indexes[self._key(source)] = index
         left = sum(one.offsets.nbytes for one in list(self._indexes.values()))
         for key in list(self._indexes):
-            if left <= RECENT_BYTES and len(self._indexes) <= RECENT_MOST:
+            if left <= RECENT_BYTES and len(self._indexes) <= RECENT_MAX:
                 break
             gone = self._indexes.pop(key, None)
             left -= 0 if gone is None else gone.offsets.nbytes

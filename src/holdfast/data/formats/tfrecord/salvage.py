@@ -66,7 +66,7 @@ class RepairMap:
 
 
 def build_repair_map(
-    path: str | os.PathLike[str], *, salvage: bool = False, most: int = 1000, keep_doubtful: bool = False
+    path: str | os.PathLike[str], *, salvage: bool = False, maximum: int = 1000, keep_doubtful: bool = False
 ) -> RepairMap:
     """Scans a whole file with all CRCs, and after every corrupt record searches for the next one.
 
@@ -82,7 +82,7 @@ def build_repair_map(
         decompressed, broken = spool(source) if isinstance(source, InflateSource) else (source, None)
         with decompressed:
             # Corrupt compressed data decompress to copies of earlier data, with valid frames: ignore all that follows.
-            repairer = _Repairer(decompressed, salvage, 0 if broken else most, keep_doubtful)
+            repairer = _Repairer(decompressed, salvage, 0 if broken else maximum, keep_doubtful)
             starts = repairer.starts()
             problems = _with_packing(repairer.problems, broken, repairer.offset, len(starts))
             if problems:
@@ -93,11 +93,11 @@ def build_repair_map(
 class _Repairer(FrameStream):
     """Scans all frames and records the gaps between the intact ones."""
 
-    def __init__(self, source: RecordSource, salvage: bool, most: int, keep_doubtful: bool) -> None:
+    def __init__(self, source: RecordSource, salvage: bool, maximum: int, keep_doubtful: bool) -> None:
         super().__init__(source, on_corrupt="salvage", keep_doubtful=keep_doubtful)
         self.gaps: list[int] = []  # where each begins
         self.repaired: list[tuple[int, bytes]] = []
-        self._keep_repaired, self._most = salvage, most
+        self._keep_repaired, self._max = salvage, maximum
 
     def starts(self) -> Ints:
         """Returns the offsets of all intact frames."""
@@ -117,7 +117,7 @@ class _Repairer(FrameStream):
 
     def _salvage(self, feed: Feed, reason: str) -> None:
         at = self.offset
-        if len(self.problems) >= self._most:
+        if len(self.problems) >= self._max:
             self.gaps.append(at)
             self._give_up(reason)
             return
@@ -261,12 +261,12 @@ def open_damaged(
     *,
     verify: Verify = "all",
     salvage: bool = False,
-    most: int = 1000,
+    maximum: int = 1000,
     keep_doubtful: bool = False,
 ) -> RepairedShard:
-    """Opens the intact samples of a corrupt file. `salvage`, `most` and `keep_doubtful` are those of
+    """Opens the intact samples of a corrupt file. `salvage`, `maximum` and `keep_doubtful` are those of
     build_repair_map(), whose errors this raises."""
-    repair_map = build_repair_map(path, salvage=salvage, most=most, keep_doubtful=keep_doubtful)
+    repair_map = build_repair_map(path, salvage=salvage, maximum=maximum, keep_doubtful=keep_doubtful)
     return RepairedShard(path, repair_map, verify=verify)
 
 

@@ -58,9 +58,10 @@ class TFRecordWriter:
     reference leaves no file. A second writer of the same path is an error while the first lives, and so is using a
     writer in a forked child. Threads may share one. After close(), `entry` has count, size and crc32c for a manifest.
 
-    compression  "auto": by the name's suffix (.gz, .zlib); or "none", "gzip", "zlib"
-    overwrite    replace an existing file, which is otherwise an error
-    sequence     write tf.train.SequenceExample: Ragged columns become feature lists
+    Args:
+        compression: "auto": by the name's suffix (.gz, .zlib); or "none", "gzip", "zlib".
+        overwrite: Replace an existing file, which is otherwise an error.
+        sequence: Write tf.train.SequenceExample: Ragged columns become feature lists.
     """
 
     __module__ = "holdfast"

@@ -50,7 +50,7 @@ _ALONE_S = 0.03  # scanning takes so long before threads are started
 _TRIES = 3
 _COMPARED = 32  # shards whose schema is inferred; it takes milliseconds, so of many shards only some, evenly spread
 
-_LOOKED = 10_000  # samples in which a list must appear; in each of many shards, a hundredth of them
+_SCANNED = 10_000  # samples in which a list must appear; in each of many shards, a hundredth of them
 
 _ONE_SCHEMA = "Give a schema that says how to read both"
 _OTHER_VERSION = "its store has another version of it now"
@@ -125,14 +125,14 @@ class Catalog:
         self._files_shards: dict[int, Shard] = {}  # these hold no descriptor, and their list of files is slow to make
         columns = (self._given or {}).items()
         self._unseen: Columns = {name: one for name, one in columns if isinstance(one, Ragged) and one.default is None}
-        self._looked = 0
+        self._scanned = 0
         self.shards: list[ShardInfo] = self._scan(progress)
         if self._first is None:
             names = ", ".join(self.paths[:4]) + (", …" if len(self) > 4 else "")
             why = f"; {self.losses[0]}" if self.losses else ""
             raise InputError(f"expected samples, got none in all {len(self):,} shards: {names}{why}")
         if self._unseen:
-            lacking = Lacking(self._unseen, self._looked, self._keys)
+            lacking = Lacking(self._unseen, self._scanned, self._keys)
             raise lacking.error("If only a few have it, or none must, give the column default=[]")
         self.schema: Columns = self._first[1]
         self.counts: list[int] = [shard.count for shard in self.shards]
@@ -163,7 +163,7 @@ class Catalog:
         if self._cache is None:
             return FilePool(self._reopen, open_files)
         # An evicted copy takes up space as long as it is open.
-        return FilePool(self._reopen, open_files, size_of=self._copy_bytes, most_bytes=self._cache.most_bytes)
+        return FilePool(self._reopen, open_files, size_of=self._copy_bytes, max_bytes=self._cache.max_bytes)
 
     def _copy_bytes(self, path: str) -> int:
         number = self._numbers[path]
@@ -256,7 +256,7 @@ class Catalog:
     def _scan_threads(self, found: list[ShardInfo]) -> int:
         """Returns 1 where the cache holds so few copies that parallel downloads would evict each other."""
         size_bytes = max(info.size_bytes for info in found)
-        is_small = self._cache is not None and self._cache.most_bytes < 2 * _SCAN_THREADS * size_bytes
+        is_small = self._cache is not None and self._cache.max_bytes < 2 * _SCAN_THREADS * size_bytes
         return 1 if is_small else _SCAN_THREADS
 
     def _scan_shard(self, number: int, pool: FilePool[Shard]) -> ShardInfo:
@@ -294,7 +294,7 @@ class Catalog:
                     self._now_at(local),
                     verify=self._verify,
                     salvage=self._on_corrupt == "salvage",
-                    most=self._max_corrupt + 1,
+                    maximum=self._max_corrupt + 1,
                     keep_doubtful=self._keep_doubtful,
                 )
                 with repaired:
@@ -360,7 +360,7 @@ class Catalog:
         """Reads the first sample with the given schema, or compares the columns with those of the first shard."""
         path = self.paths[number]
         if self._unseen:
-            self._look_for_lists(shard)
+            self._find_lists(shard)
         if self._first is None:
             self._first = path, shard.schema if self._given is None else self._given
         first, expected = self._first
@@ -374,14 +374,14 @@ class Catalog:
         if self._given is None and number % max(1, len(self) // _COMPARED) == 0:
             _check_equal(first, expected, path, shard.schema)
 
-    def _look_for_lists(self, shard: Shard) -> None:
+    def _find_lists(self, shard: Shard) -> None:
         """Looks for the lists that no sample had so far. Threads look at the same time."""
         try:
-            lacking = find_lacking(shard, dict(self._unseen), max(_LOOKED - self._looked, _LOOKED // 100))
+            lacking = find_lacking(shard, dict(self._unseen), max(_SCANNED - self._scanned, _SCANNED // 100))
         except DataError:  # reading reports it
             self._unseen.clear()
             return
-        self._looked, self._keys = self._looked + lacking.looked, lacking.keys
+        self._scanned, self._keys = self._scanned + lacking.looked, lacking.keys
         for name in set(self._unseen) - set(lacking.columns):
             self._unseen.pop(name, None)
 
@@ -498,7 +498,7 @@ class ShardSet:
         return PoolStats(
             budget=sum(one.budget for one in each),
             open=sum(one.open for one in each),
-            most=sum(one.most for one in each),
+            maximum=sum(one.maximum for one in each),
             opened=sum(one.opened for one in each),
             given_back=sum(one.given_back for one in each),
         )

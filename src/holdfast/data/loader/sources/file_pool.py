@@ -101,11 +101,11 @@ class _Entry(Generic[H]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStats:
-    """`open` is now, `most` the peak; `given_back` counts files closed because no descriptor was free."""
+    """`open` is now, `maximum` the peak; `given_back` counts files closed because no descriptor was free."""
 
     budget: int
     open: int
-    most: int
+    maximum: int
     opened: int
     given_back: int
 
@@ -115,7 +115,7 @@ class FilePool(Generic[H]):
 
     open_files: the most that are open at once; "auto" is half of what this process has free now
     wait_s:     how long to wait for a free place before it is an error
-    size_of, most_bytes: idle files are closed so that no more than these bytes are open, if those in use are fewer
+    size_of, max_bytes: idle files are closed so that no more than these bytes are open, if those in use are fewer
 
     A forked child begins with an empty pool: it closes what it inherited, also handles in use. The parent's stay open.
     """
@@ -127,15 +127,15 @@ class FilePool(Generic[H]):
         *,
         wait_s: float = 60,
         size_of: Callable[[str], int] = lambda _: 0,
-        most_bytes: int = 0,
+        max_bytes: int = 0,
     ) -> None:
         self.budget = find_budget(open_files)
         self._opener = opener
-        self._size_of, self._most_bytes = size_of, most_bytes
+        self._size_of, self._max_bytes = size_of, max_bytes
         self._wait_s = wait_s
         self._entries: OrderedDict[str, _Entry[H]] = OrderedDict()  # least recently used first
         self._make_lock()
-        self._most = self._opened = self._given_back = 0
+        self._max = self._opened = self._given_back = 0
         self._closed = False
 
     @contextmanager
@@ -154,7 +154,7 @@ class FilePool(Generic[H]):
             return PoolStats(
                 budget=self.budget,
                 open=len(self._entries),
-                most=self._most,
+                maximum=self._max,
                 opened=self._opened,
                 given_back=self._given_back,
             )
@@ -203,10 +203,10 @@ class FilePool(Generic[H]):
                 if entry is None and (len(self._entries) < self.budget or self._evict()):
                     break
                 self._wait(until, name, thread)
-            while sum(map(self._size_of, (name, *self._entries))) > self._most_bytes and self._evict():
+            while sum(map(self._size_of, (name, *self._entries))) > self._max_bytes and self._evict():
                 pass
             entry = self._entries[name] = _Entry(users=[thread])
-            self._most = max(self._most, len(self._entries))
+            self._max = max(self._max, len(self._entries))
             call_after_fork(self)  # again for each file: the registration is used up by a fork
         # Outside of the lock: a slow file system must not block the other threads.
         handle = self._open(name, entry, until)

@@ -61,7 +61,7 @@ _ANSWER_S = 10.0
 _LONGEST_WAIT_S = 3600.0  # poll cannot wait forever, and a timeout may be infinite
 _READ_BYTES = 1 << 16
 _LOST = (OSError, EOFError, ValueError)
-_MOST_IOV = 64
+_MAX_IOV = 64
 _RETRY_S = 1.0
 _SILENT_S = 10.0  # the server is suspended or unreachable: another may have taken over
 _TOGETHER_BYTES = 1 << 20
@@ -188,10 +188,11 @@ def connect(
 ) -> Producer:
     """Connects to the central writer of a dataset, as one producer of samples.
 
-    target     the server's address, or the dataset directory
-    producer   a name that stays the same after a restart; None: from the launcher's rank
-    timeout    seconds to wait for progress: for a connection, for room for a sample, for an acknowledgement
-    token      of a server that is reached over the network; None: HOLDFAST_TOKEN
+    Args:
+        target: The server's address, or the dataset directory.
+        producer: A name that stays the same after a restart; None: from the launcher's rank.
+        timeout: Seconds to wait for progress: for a connection, for room for a sample, for an acknowledgement.
+        token: The token of a server that is reached over the network; None: HOLDFAST_TOKEN.
     """
     if producer is None:
         from ...._util.rank import default_task
@@ -403,12 +404,10 @@ class Producer:
         if not self._being_sent:
             if self._sent == len(self._frames):
                 return False
-            while self._sent < len(self._frames) and len(self._being_sent) < _MOST_IOV:
+            while self._sent < len(self._frames) and len(self._being_sent) < _MAX_IOV:
                 self._being_sent += self._packed(self._frames[self._sent])
                 self._sent += 1
-        n = self._connection.send(
-            self._being_sent[:_MOST_IOV] if len(self._being_sent) > _MOST_IOV else self._being_sent
-        )
+        n = self._connection.send(self._being_sent[:_MAX_IOV] if len(self._being_sent) > _MAX_IOV else self._being_sent)
         moved = n > 0
         while n and n >= len(self._being_sent[0]):
             n -= len(self._being_sent.pop(0))

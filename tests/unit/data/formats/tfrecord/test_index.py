@@ -206,7 +206,7 @@ def test_an_index_of_nonsense_is_built_again(file: Path, records: list[bytes], o
 
 def test_many_small_indexes_do_not_all_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes far more than its offsets, and time whenever one is added."""
-    monkeypatch.setattr(index, "RECENT_MOST", 3, raising=False)
+    monkeypatch.setattr(index, "RECENT_MAX", 3, raising=False)
     monkeypatch.setattr(index, "_recent", index._Recent())
     files = [write(tmp_path / f"{n}.tfrecord", [b"%d" % n]) for n in range(8)]
     for _ in range(2):

@@ -104,7 +104,7 @@ def test_of_two_attempts_the_first_to_commit_wins(out: RemoteDatasetWriter, memo
 
 
 def test_threads_race_and_one_wins(out: RemoteDatasetWriter, memory: MemoryFileSystem) -> None:
-    fates: list[str] = []
+    outcomes: list[str] = []
     parts = [out.part("t") for _ in range(6)]
     all_there = threading.Barrier(6)
 
@@ -113,16 +113,16 @@ def test_threads_race_and_one_wins(out: RemoteDatasetWriter, memory: MemoryFileS
             with parts[number] as part:
                 part.append(x=number, s=b"")
                 all_there.wait(60)
-            fates.append("won")
+            outcomes.append("won")
         except TargetExistsError:
-            fates.append("lost")
+            outcomes.append("lost")
 
     threads = [threading.Thread(target=attempt, args=(number,)) for number in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(fates) == ["lost"] * 5 + ["won"]
+    assert sorted(outcomes) == ["lost"] * 5 + ["won"]
     assert len(names(memory)) == 4
 
 

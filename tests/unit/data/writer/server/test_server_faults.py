@@ -44,7 +44,7 @@ def until(done: Callable[[], bool]) -> None:
 # ---- two servers
 
 
-def test_a_second_server_is_refused_and_told_who_is_there(tmp_path: Path) -> None:
+def test_a_second_server_is_refused_and_reported_who_is_there(tmp_path: Path) -> None:
     out = small(tmp_path)
     with out.server() as server, connect(server.address, "p") as producer:
         with pytest.raises(WriterBusyError, match=rf"is already served by process {server.pid} on "):
@@ -149,7 +149,7 @@ def test_marks_outlive_journal_and_parts(tmp_path: Path) -> None:
         assert server.stats()["epoch"] == 3
 
 
-def test_a_damaged_journal_is_told_of_and_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_journal_is_reported_and_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     out = small(tmp_path)
     with served(out, chunk_rows=4, seal=False) as server, connect(server.address, "p") as producer:
         producer.extend({"x": range(12)})

@@ -248,7 +248,7 @@ def test_a_forked_child_is_refused_and_does_no_harm(tmp_path: Path) -> None:
     assert by_producer(out)["p"]["x"] == [0, 1]
 
 
-def test_a_lost_producer_is_told_of(tmp_path: Path) -> None:
+def test_a_lost_producer_is_reported(tmp_path: Path) -> None:
     out = small(tmp_path)
     with out.server() as server:
         producer = connect(server.address, "p")

@@ -158,10 +158,10 @@ def _make_dataset(file: h5py.File, target: MergeTarget) -> None:
         plist.set_alloc_time(h5py.h5d.ALLOC_TIME_INCR)
         is_growing = any(one.maxshape[0] is None for one in target.sources)
         limits = (None if is_growing else max(target.rows, like.chunk_rows), *like.maxshape[1:])
-    most = tuple(
+    maximum = tuple(
         h5py.h5s.UNLIMITED if n is None else max(n, here) for n, here in zip(limits, target.shape, strict=True)
     )
-    space = h5py.h5s.create_simple(target.shape, most)
+    space = h5py.h5s.create_simple(target.shape, maximum)
     dataset = h5py.h5d.create(file.id, raw_of(target.path), like.type, space, plist)
     made = filters_of(dataset.get_create_plist())
     dataset.close()
