@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from ..errors import InputError, MissingFileError
 from ..schema import schema_file_name
 from .formats.part_record import order_of_part_name
+from .formats.parts_manifest import check_parts, no_parts
 from .formats.registry import SAMPLE_SUFFIXES, has_shard_content, is_shard_name, titles
 from .remote_fs import Options, ask, open_store, url_of
 
@@ -177,7 +178,7 @@ class _Search:
         elif self._is_run(path):
             parts = list(self._run(path))
             if not parts:
-                raise _no_parts(path)
+                raise no_parts(path)
             yield from parts
         else:
             yield from self._below(path)
@@ -224,11 +225,9 @@ class _Search:
         if self.whole_runs:
             return [SourceSpec(path, is_run=True)]
         parts = os.path.join(path, "parts")
-        return [self._file(os.path.join(parts, name)) for name in committed(_names_in(parts))]
-
-
-def _no_parts(path: str) -> InputError:
-    return InputError(f"{path}: expected committed parts, this dataset directory has none yet")
+        names = _names_in(parts)
+        check_parts(path, names)
+        return [self._file(os.path.join(parts, name)) for name in committed(names)]
 
 
 def _join_small(specs: Iterable[SourceSpec]) -> Iterator[SourceSpec]:
@@ -532,7 +531,7 @@ def _in_folder(url: str, fs: Any, path: str) -> list[str]:
             names.append(unit)
     names = [name for name in names if is_shard_name(name)] or [name for name in names if is_small_file(name)]
     if not names and path in has_schema:
-        raise _no_parts(url)
+        raise no_parts(url)
     return names
 
 

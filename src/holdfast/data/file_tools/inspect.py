@@ -13,6 +13,7 @@ from typing import Any
 from ..._util.progress import Progress
 from ...errors import FormatError, HoldfastError
 from ...schema import Column, as_code
+from ..formats.parts_manifest import check_parts
 from ..formats.registry import format_to_report
 from ..formats.tfrecord.inspect import TFRecordSurvey
 from ..inputs import Given, expand_once
@@ -132,7 +133,7 @@ class RunSurvey:
 
 def _inspect_run(path: str) -> RunSurvey:
     from ..writer.dataset_writer import DatasetWriter  # imports h5py, which is slow
-    from ..writer.directory import read_schema
+    from ..writer.directory import list_names, read_schema
     from ..writer.workspace import dead_workspace, workspaces
 
     survey = RunSurvey(path)
@@ -144,6 +145,7 @@ def _inspect_run(path: str) -> RunSurvey:
         for workspace in workspaces(Path(path) / "tmp"):
             with dead_workspace(workspace) as note:
                 survey.at_work += note is None
+        check_parts(path, list_names(Path(path) / "parts"))
     except HoldfastError as error:
         survey.problem = str(error)
     return survey

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..._native.checksum import crc32c_of_file, json_crc32c
-from ...errors import TargetExistsError
+from ...errors import InputError, TargetExistsError
 
 _VERSION = 1
 _NAME = re.compile(r"(\d{6,})\.json")
@@ -101,6 +101,56 @@ def _read(path: Path) -> PartsManifest | None:
         return PartsManifest(**content | {"parts": [ManifestPart(**part) for part in content["parts"]]})
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
+
+
+# ---- parts that are gone
+
+
+def check_parts(folder: str, names: Iterable[str]) -> None:
+    """Raises an InputError if committed parts are gone, unless consolidate() has deleted all that it merged.
+
+    names: of the files in `parts`
+    """
+    done, visible, _ = _tasks(names)
+    gone = done - visible
+    for one in reversed(read_manifests(Path(folder))) if gone else ():
+        tasks = {part.task for part in one.parts} if one.delete_parts else set()
+        if tasks & gone and tasks & visible:
+            call = f"consolidate({one.output!r}, order={one.order!r}, delete_parts=True)"
+            text = f"{call} was stopped after it had deleted {len(tasks & gone):,} of {len(tasks):,} parts"
+            rest = "That file has all of their rows: read it, or repeat the call, which deletes the rest"
+            raise InputError(f"{folder}: {text}. {rest}")
+        gone -= tasks
+    if gone:
+        # A listing is not atomic: a part that was committed meanwhile may show its marker, but not its data.
+        done, _, data = _tasks(os.listdir(os.path.join(folder, "parts")))
+        if lost := sorted((done & gone) - data):
+            text = f"expected all committed parts, {len(lost):,} are gone, such as that of task {lost[0]!r}"
+            raise InputError(f"{folder}: {text}; `holdfast verify {folder}` lists them")
+
+
+def _tasks(names: Iterable[str]) -> tuple[set[str], set[str], set[str]]:
+    """Returns the tasks that have committed, those with data and a record, and those with data."""
+    done, recorded, data = set[str](), set[str](), set[str]()
+    for name in names:
+        task, _, number = name.rpartition(".")[0].rpartition(".")
+        if not name.endswith(".json"):
+            data.add(task)
+        elif name.startswith("."):
+            done.add(name[1:-5])
+        elif number.isdecimal():
+            recorded.add(task)
+    return done | recorded, recorded & data, data
+
+
+def no_parts(folder: str) -> InputError:
+    """Returns the error for a dataset directory without parts, which names the file that they were merged into."""
+    deleted = [one for one in read_manifests(Path(folder)) if one.delete_parts]
+    if not deleted:
+        return InputError(f"{folder}: expected committed parts, this dataset directory has none yet")
+    last = deleted[-1]
+    text = f"they were deleted after consolidate() had made {last.output}, with {last.rows:,} rows: read that file"
+    return InputError(f"{folder}: expected committed parts, there are none: {text}")
 
 
 # ---- files that hold the only copy of rows

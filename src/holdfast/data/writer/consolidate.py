@@ -21,7 +21,6 @@ from ...errors import (
     CorruptError,
     DataError,
     HoldfastError,
-    InputError,
     SchemaError,
     WriteError,
     cannot_open,
@@ -33,12 +32,14 @@ from ..formats.parts_manifest import (
     ManifestPart,
     PartsManifest,
     check_not_only_copy,
+    check_parts,
     manifest_numbers,
+    no_parts,
     read_manifests,
 )
 from ..formats.registry import open_shard
 from ..formats.tfrecord.merge import merge_files
-from .directory import part_suffixes, read_schemas, record_name
+from .directory import list_names, part_suffixes, read_schemas, record_name
 from .workspace import Workspace
 
 Key = list[tuple[int, str]]
@@ -133,7 +134,7 @@ class Sources:
         if order not in ("exact", "any"):
             raise ValueError(f'expected order to be "exact" or "any", got {order!r}')
         if not records:
-            raise InputError(f"{folder}: expected committed parts, there are none")
+            raise no_parts(str(folder))
         self.folder, self.order = folder, order
         self.records = sorted(records, key=lambda record: order_of_part(record.task, record.attempt))
         self.paths = [folder / "parts" / record.file for record in self.records]
@@ -142,6 +143,7 @@ class Sources:
         self.schema = schema
         self.older_schema = self._one_schema()
         self._check_sizes()
+        check_parts(str(folder), list_names(folder / "parts"))
         self.part_rows = exact_order(self.records) if order == "exact" else None
 
     def _one_format(self) -> str:
@@ -234,9 +236,6 @@ class _Consolidation:
 
     def run(self) -> Consolidated:
         sources = self._sources
-        if self._delete and (made := self._killed_while_deleting()) is not None:
-            self._delete_parts(made)
-            return made
         if self._overwrite:
             check_not_only_copy(sources.paths, [self._target])
         made = self._hdf5() if sources.format == "hdf5" else self._tfrecord()
@@ -340,30 +339,33 @@ class _Consolidation:
             raise WriteError(f"{self._sources.folder}: {text}")
         return numbers
 
-    # ---- cleanup
-
-    def _killed_while_deleting(self) -> Consolidated | None:
-        """Returns the file, if a call like this one made it and was killed before it had deleted all of the parts."""
-        sources = self._sources
-        there = {(record.task, record.attempt, record.crc32c) for record in sources.records}
-        for one in reversed(read_manifests(sources.folder)):
-            parts = {(part.task, part.attempt, part.crc32c) for part in one.parts}
-            if one.delete_parts and one.order == sources.order and there < parts and one.describes(self._target):
-                facts = (one.format, one.order, len(one.parts), one.rows, one.bytes, one.crc32c, one.number)
-                return Consolidated(str(self._target), *facts)
-        return None
-
     def _delete_parts(self, made: Consolidated) -> None:
-        """Deletes the parts after reading the file again. The commit markers stay: the tasks are done."""
+        """Deletes the parts after reading the file again."""
         if _file_crc(self._target) != (made.crc32c, made.bytes):
             raise DataError(made.path, None, None, "its checksum is wrong after writing; the parts were kept")
-        parts = self._sources.folder / "parts"
-        for record in self._sources.records:
-            # The record first: data without a record are ignored, a record without data looks like a loss.
-            (parts / record_name(record.task, record.attempt)).unlink(missing_ok=True)
-            (parts / record.file).unlink(missing_ok=True)
-            failpoint("part-deleted")
-        sync_folder(parts)
+        _delete(self._sources.folder, self._sources.records)
+
+
+def finish_deletion(folder: Path, records: list[PartRecord], target: Path, order: Order) -> Consolidated | None:
+    """Returns the file, if a call with delete_parts=True has made it, after deleting what is left of its parts."""
+    for one in reversed(read_manifests(folder)):
+        if one.delete_parts and one.order == order and one.describes(target):
+            parts = {(part.task, part.attempt, part.crc32c) for part in one.parts}
+            _delete(folder, [record for record in records if (record.task, record.attempt, record.crc32c) in parts])
+            facts = (one.format, one.order, len(one.parts), one.rows, one.bytes, one.crc32c, one.number)
+            return Consolidated(str(target), *facts)
+    return None
+
+
+def _delete(folder: Path, records: list[PartRecord]) -> None:
+    """Deletes parts. Their commit markers stay: the tasks are done."""
+    parts = folder / "parts"
+    for record in records:
+        # The record first: data without a record are ignored, a record without data looks like a loss.
+        (parts / record_name(record.task, record.attempt)).unlink(missing_ok=True)
+        (parts / record.file).unlink(missing_ok=True)
+        failpoint("part-deleted")
+    sync_folder(parts)
 
 
 def _check_file(path: Path, record: PartRecord) -> None:

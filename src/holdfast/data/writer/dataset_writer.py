@@ -207,12 +207,16 @@ class DatasetWriter:
         delete_parts  delete them after the file was read again; their tasks stay done
         progress      called with the number of bytes done, from time to time
         """
-        from .consolidate import consolidate
+        from .consolidate import consolidate, finish_deletion
 
         path = Path(os.path.abspath(os.fsdecode(target)))
-        return consolidate(
-            self._sources(order), path, overwrite=overwrite, delete_parts=delete_parts, progress=progress
-        )
+        self._check_local()
+        if delete_parts:
+            made = finish_deletion(self.folder, self.parts(), path, order)
+            if made is not None and not self.parts():
+                return made
+        sources = self._sources(order)
+        return consolidate(sources, path, overwrite=overwrite, delete_parts=delete_parts, progress=progress)
 
     def plan(self, *, order: Literal["exact", "any"] = "exact") -> Consolidated:
         """Returns what consolidate would do: rows, bytes, and how each dataset would be merged. Writes nothing."""
@@ -234,9 +238,12 @@ class DatasetWriter:
     def _sources(self, order: Literal["exact", "any"]) -> Sources:
         from .consolidate import Sources
 
+        self._check_local()
+        return Sources(self.folder, self.schema, self.parts(), order)
+
+    def _check_local(self) -> None:
         if not isinstance(self._location(), LocalLocation):
             raise InputError(f"{self.folder}: expected a folder on this machine; copy it here, then consolidate it")
-        return Sources(self.folder, self.schema, self.parts(), order)
 
     def __repr__(self) -> str:
         return f"<DatasetWriter {self.folder}, {len(self.schema):,} columns>"
