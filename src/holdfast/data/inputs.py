@@ -116,13 +116,18 @@ def _find_all(what: Given | Iterable[Given], search: _Search) -> Iterator[Source
 
 
 def _checked(what: Given | Iterable[Given]) -> Iterator[str]:
-    items = [_text(item) for item in _items(what)]
+    items = given_paths(what)
     for item in items:
         # In a list it comes from a shell's glob, which knows no data; alone, somebody means it.
         if len(items) > 1 and _NEVER_DATA.search(item) and os.path.isfile(item):
             text = "expected data files, by its name this is metadata, a backup or unfinished"
             raise InputError(f"{item}: {text}: leave it out, or quote the glob so that holdfast expands it")
         yield item
+
+
+def given_paths(what: Given | Iterable[Given]) -> list[str]:
+    """Returns what was given as a list of texts, not expanded."""
+    return [_text(item) for item in _items(what)]
 
 
 def _items(what: Given | Iterable[Given]) -> list[Given]:

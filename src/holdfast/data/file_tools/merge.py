@@ -10,7 +10,8 @@ from ..._util.progress import Progress
 from ..formats.base import Merged
 from ..formats.hdf5.format import merged_hdf5
 from ..formats.registry import FORMATS, find_format, format_of_name
-from ..inputs import Given, expand, is_run
+from ..inputs import ExpandedPaths, Given, expand, given_paths, is_run
+from .parallel_files import check_out
 
 if TYPE_CHECKING:
     from ..writer.consolidate import Consolidated
@@ -45,9 +46,9 @@ def merge(
     dry_run:      return what would be done, and write nothing
     progress:     called with numbers of bytes, which add up to the size of the files
     """
-    target = os.fspath(out)
-    listed = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    runs = [os.fspath(one) for one in listed if is_run(os.fspath(one), with_schema=True)]
+    target = check_out(out)
+    listed = given_paths(paths)
+    runs = [one for one in listed if is_run(one, with_schema=True)]
     given: dict[str, Any] = {"attributes": attributes, "codec": codec, "compression": compression}
     given = {name: value for name, value in given.items() if value is not None}
     given |= {} if verify_sources else {"verify_sources": False}
@@ -58,7 +59,7 @@ def merge(
         for name in given:
             raise ValueError(f"{name}= is for {_titles(name)} files that are passed by name")
         return _merge_run(runs[0], target, order or "exact", virtual, overwrite, dry_run, progress)
-    files = expand(paths if isinstance(paths, list) else listed)
+    files = expand(paths if isinstance(paths, ExpandedPaths) else listed)
     kinds = [find_format(file) for file in files]
     for file, kind in zip(files, kinds, strict=True):
         if kind is not kinds[0]:

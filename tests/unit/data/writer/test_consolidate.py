@@ -253,7 +253,9 @@ def test_the_same_call_goes_on_after_a_kill_while_parts_are_deleted(tmp_path: Pa
     done = subprocess.run(command, env=os.environ | {"HOLDFAST_FAILPOINT": "part-deleted"}, timeout=120, check=False)
     assert done.returncode == -signal.SIGKILL
     assert 0 < len(out.parts()) < len(TASKS)
-    half_deleted = r"consolidate\('.*', order='exact', delete_parts=True\) was stopped after it had deleted 1 of 5 parts"
+    half_deleted = (
+        r"consolidate\('.*', order='exact', delete_parts=True\) was stopped after it had deleted 1 of 5 parts"
+    )
     for reads in (
         lambda: hold.read(out.folder),
         lambda: hold.convert(out.folder, tmp_path / "converted.tar"),
