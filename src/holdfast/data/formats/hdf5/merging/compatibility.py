@@ -61,6 +61,9 @@ def check_compatibility(sources: list[MergeInput], attributes: str = "same") -> 
         text = f"{schema.notes[0]}{more}: choose 'same' to drop them or 'first' to keep the first"
         raise MergeError("schema", schema.differing[0]["files"][1], text)
     _find_columns(schema)
+    if first.ordered:
+        few = ", ".join(map(repr, first.ordered[:4])) + (" …" if len(first.ordered) > 4 else "")
+        schema.notes.append(f"the order in which the members of {few} were created is not kept: they are listed by name")
     return schema
 
 
@@ -104,7 +107,9 @@ def type_name(dataset: DatasetInfo) -> str:
 
 def _fill_value(dataset: DatasetInfo) -> str:
     """Compares fill values as values: the padding between the fields of a compound is arbitrary."""
-    return "none" if dataset.fill is None else repr(np.frombuffer(dataset.fill, dataset.type.dtype)[0].tolist())
+    if dataset.fill is None or dataset.dtype.hasobject:
+        return "none" if dataset.fill is None else repr(dataset.fill)
+    return repr(np.frombuffer(dataset.fill, dataset.type.dtype)[0].tolist())
 
 
 def _fixed_scales(first: MergeInput) -> set[str]:

@@ -113,6 +113,9 @@ def _node(source: MergeInput, ref: ObjectRef, crcs: Crcs) -> Node:
         node.type = _copied(ref.object.id)
         return node
     node.column = stored_column(ref.object)
+    plist = ref.object.id.get_create_plist()
+    if plist.get_attr_creation_order() or (ref.kind == "group" and plist.get_link_creation_order()):
+        source.ordered.append(ref.path)
     if ref.kind == "dataset":
         node.dataset = _dataset(source, ref, crcs.get(ref.path))
     return node
@@ -177,8 +180,10 @@ def _dataset(source: MergeInput, ref: ObjectRef, crcs: dict[tuple[int, int], int
 
 
 def _fill(dataset: h5py.Dataset, plist: Any) -> bytes | None:
-    if plist.fill_value_defined() != h5py.h5d.FILL_VALUE_USER_DEFINED or dataset.dtype.hasobject:
+    if plist.fill_value_defined() != h5py.h5d.FILL_VALUE_USER_DEFINED:
         return None
+    if dataset.dtype.hasobject:  # h5py knows no fill values of lists
+        return dataset.fillvalue if h5py.check_string_dtype(dataset.dtype) is not None else None
     return np.asarray(dataset.fillvalue, dataset.dtype).tobytes()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import h5py
@@ -22,7 +23,7 @@ from ..filters import Filter, add_filters, describe_filters, filters_of, same_fi
 from ..object_walk import raw_of
 from ..sandbox import Progress
 from .compatibility import MergeSchema, type_name
-from .copy_plan import MASK, NUMBER, SIZE, CopyPlan
+from .copy_plan import MASK, NUMBER, SHUFFLE_ITEMS, SIZE, CopyPlan
 from .merge_model import Attribute, DatasetInfo, Ints, MergeError, MergeTarget
 from .source_rows import OpenInputs, SourceRows, pieces
 
@@ -165,6 +166,8 @@ def _make_dataset(file: h5py.File, target: MergeTarget) -> None:
     dataset = h5py.h5d.create(file.id, raw_of(target.path), like.type, space, plist)
     made = filters_of(dataset.get_create_plist())
     dataset.close()
+    if like.filters[:1] == (SHUFFLE_ITEMS,):
+        target.like = like = replace(like, filters=(made[0], *like.filters[1:]))
     if not same_filters(made, like.filters):
         text = f"dataset {like.path!r}: its filters ({describe_filters(like.filters)}) cannot be recreated"
         raise MergeError("write", "", f"{text}: expected {_parameters(like.filters)}, got {_parameters(made)}")
@@ -177,7 +180,8 @@ def _parameters(filters: tuple[Filter, ...]) -> list[tuple[int, ...]]:
 def _fill_value(like: DatasetInfo, fill: bytes) -> Any:
     """Returns the fill value as h5py takes it: a string must have variable length, since h5py takes a fixed one for a
     pointer."""
-    value, text = np.frombuffer(fill, like.type.dtype)[0], h5py.check_string_dtype(like.type.dtype)
+    text = h5py.check_string_dtype(like.type.dtype)
+    value = fill if like.dtype.hasobject else np.frombuffer(fill, like.type.dtype)[0]
     return np.array(value, like.type.dtype if text is None else h5py.string_dtype(text.encoding))
 
 
