@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ..._util.progress import Progress
+from ..._util.text import counted, format_bytes
 from ...errors import FormatError, HoldfastError
 from ...schema import Column, as_code
 from ..formats.parts_manifest import check_parts
-from ..formats.registry import format_to_report
+from ..formats.registry import FORMATS, format_to_report
+from ..formats.sections import Section, Survey
 from ..formats.tfrecord.inspect import TFRecordSurvey
 from ..inputs import Given, expand_once
 from .parallel_files import for_each_file
@@ -40,11 +41,11 @@ class InspectedFile:
     code: str
     problem: str | None
     readable: bool
-    survey: Any = field(repr=False)  # as its format made it
+    survey: Survey = field(repr=False)  # as its format made it
 
     def as_dict(self) -> dict[str, object]:
         """Returns what `holdfast inspect --json` prints of it."""
-        return self.survey.as_dict()  # type: ignore[no-any-return]
+        return self.survey.as_dict()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +82,14 @@ def inspect(
     return Inspected([_inspected(survey) for survey in surveys], given.repeated)
 
 
-def _survey(sample: int, file: str, /, *, progress: Progress | None) -> Any:
+def _survey(sample: int, file: str, /, *, progress: Progress | None) -> Survey:
     try:
         return format_to_report(file).inspect(file, sample, progress)
     except FormatError as error:
         return TFRecordSurvey(file, problem=error.reason, hint=error.hint)
 
 
-def _inspected(survey: Any) -> InspectedFile:
+def _inspected(survey: Survey) -> InspectedFile:
     s = survey
     return InspectedFile(s.path, s.format, s.bytes, s.rows, s.code, s.problem, s.readable, survey)
 
@@ -116,6 +117,19 @@ class RunSurvey:
     @property
     def format(self) -> str:
         return "run"
+
+    def sections(self) -> Iterator[Section]:
+        which = ", ".join(f"{n:,} {FORMATS[kind].title}" for kind, n in self.formats.items())
+        facts = [
+            ("format", "dataset directory of hold.write"),
+            ("size", format_bytes(self.bytes)),
+            ("parts", f"{sum(self.formats.values()):,} committed" + (f" ({which})" if which else "")),
+            ("rows", f"{self.rows:,}"),
+        ]
+        facts += [("at work", counted(self.at_work, "writer"))] if self.at_work else []
+        yield Section(facts=[*facts, ("problem", self.problem)] if self.problem is not None else facts)
+        if self.code:
+            yield Section(code=self.code)
 
     def as_dict(self) -> dict[str, object]:
         return {

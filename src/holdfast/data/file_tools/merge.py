@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..._util.progress import Progress
 from ..formats.base import Merged
-from ..formats.hdf5.format import merged_hdf5
 from ..formats.registry import FORMATS, find_format, format_of_name
 from ..inputs import ExpandedPaths, Given, expand, given_paths, is_run
 from .parallel_files import check_out
@@ -79,7 +79,7 @@ def merge(
     if named is not None and named is not kind:
         text = f"{target!r} is a name for {named.title}, these are {kind.title} files"
         raise ValueError(f"{text}; use `holdfast convert`")
-    return kind.merge(files, target, **given, dry_run=dry_run, overwrite=overwrite, progress=progress)  # type: ignore[no-any-return]
+    return kind.merge(files, target, **given, dry_run=dry_run, overwrite=overwrite, progress=progress)
 
 
 def _titles(option: str) -> str:
@@ -101,7 +101,8 @@ def _merge_run(
     if dry_run:
         return _of_parts(run.plan(order=order), out)
     if virtual:
-        return merged_hdf5(run.view(out, overwrite=overwrite), out)
+        made = run.view(out, overwrite=overwrite)
+        return replace(made, path=out, document=made.document | {"path": out})
     return _of_parts(run.consolidate(out, order=order, overwrite=overwrite, progress=progress), out)
 
 

@@ -20,6 +20,7 @@ from ...errors import CorruptError, FormatError, HoldfastError, WriteError
 from ...procfs.locks import writers_of
 from ..formats.base import FileEntry, Problem
 from ..formats.registry import format_of_name, format_to_report, titles
+from ..formats.sections import SalvageReport
 from ..formats.tfrecord.manifest import renew_in_manifest
 from ..inputs import Given, expand_below, is_run
 from .parallel_files import check_out, for_each_file
@@ -43,7 +44,7 @@ class SalvagedFile:
     out: str | None
     backup: str | None = None
     error: HoldfastError | OSError | None = None
-    found: Any = field(default=None, repr=False)  # as its format made it
+    found: SalvageReport | None = field(default=None, repr=False)  # as its format made it
 
     @property
     def problems(self) -> list[Problem]:
@@ -67,7 +68,9 @@ class Salvaged:
     def as_dict(self) -> dict[str, object]:
         """Returns what `holdfast salvage --json` prints."""
         if self.to_file:
-            return self.files[0].found.as_dict()  # type: ignore[no-any-return]
+            found = self.files[0].found
+            assert found is not None
+            return found.as_dict()
         return {"files": [one.as_dict() for one in self.files]}
 
 
@@ -182,11 +185,13 @@ def _replace(salvage: Callable[..., SalvagedFile], file: str, _: str) -> Salvage
             return SalvagedFile(file, file, None, found=done.found)
         _copy_owner(target, new)
 
+        records = getattr(done.found, "records_kept", 0)
+
         def renew() -> None:  # before it is replaced: a kill leaves a file that verify calls corrupt
             if format_to_report(file).has_manifest:
                 with open(new, "rb") as opened:
                     crc, size = crc32c_of_file(opened.fileno())
-                renew_in_manifest(FileEntry(file, done.found.records_kept, size, crc))
+                renew_in_manifest(FileEntry(file, records, size, crc))
 
         return SalvagedFile(file, file, file, str(replace_keeping(new, target, stamp, renew)), found=done.found)
     finally:

@@ -171,13 +171,13 @@ def check_not_only_copy(inputs: Iterable[str | os.PathLike[str]], targets: Itera
 
 
 def _check_not_only_copy(parts: Path, manifests: list[PartsManifest], target: Path) -> None:
-    names = set(os.listdir(parts))
+    there = {name.rpartition(".")[0] for name in os.listdir(parts) if not name.endswith(".json")}
     gone = {
         (part.task, part.attempt): manifest.output
         for manifest in manifests
         if manifest.delete_parts
         for part in manifest.parts
-        if not any(f"{part.task}.{part.attempt}{suffix}" in names for suffix in (".h5", ".tfrecord"))
+        if f"{part.task}.{part.attempt}" not in there
     }
     if not gone:
         return

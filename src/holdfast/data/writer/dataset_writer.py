@@ -31,7 +31,7 @@ from .part import Location, Part
 from .verify import Report, verify_folder
 
 if TYPE_CHECKING:
-    from ..formats.hdf5.merging.merge_files import MergedHDF5
+    from ..formats.base import Merged
     from .consolidate import Consolidated, Sources
     from .server.server_process import Server
 
@@ -224,7 +224,7 @@ class DatasetWriter:
 
         return plan(self._sources(order))
 
-    def view(self, target: str | os.PathLike[str], *, overwrite: bool = False) -> MergedHDF5:
+    def view(self, target: str | os.PathLike[str], *, overwrite: bool = False) -> Merged:
         """Makes an HDF5 file of virtual datasets over all committed parts, in the exact order.
 
         It names the parts relative to itself, so they must not move. Every source is checked when the view is made.

@@ -63,7 +63,9 @@ def check_compatibility(sources: list[MergeInput], attributes: str = "same") -> 
     _find_columns(schema)
     if first.ordered:
         few = ", ".join(map(repr, first.ordered[:4])) + (" …" if len(first.ordered) > 4 else "")
-        schema.notes.append(f"the order in which the members of {few} were created is not kept: they are listed by name")
+        schema.notes.append(
+            f"the order in which the members of {few} were created is not kept: they are listed by name"
+        )
     return schema
 
 
