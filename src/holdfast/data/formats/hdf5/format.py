@@ -77,9 +77,9 @@ HDF5 = Format(
     merge=_merge,
     merge_options=frozenset({"order", "virtual", "attributes", "codec", "verify_sources"}),
     written=_SUFFIXES,
-    write=Lazy(f"{__package__}.outputs:ConvertedHDF5"),
+    write=Lazy(f"{__package__}.writer:ConvertedHDF5"),
     write_options=frozenset({"codec"}),
     conversion=Lazy(f"{__package__}.conversion:HDF5Conversion"),
-    part=Lazy(f"{__package__}.outputs:HDF5Part"),
-    check_part=Lazy(f"{__package__}.outputs:check_part"),
+    part=Lazy(f"{__package__}.writer:HDF5Part"),
+    check_part=Lazy(f"{__package__}.writer:check_part"),
 )
