@@ -354,7 +354,7 @@ class LogHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
 
     tensors      what to log, by column: tensors, or their names in the graph
     every_steps  log at multiples of this global step, or at the first run after one
-    options      as hold.log takes them: rank=task_index where the launcher does not set it, schema, every_s, …
+    options      as hold.log takes them: rank=task_index where the launcher does not set it, schema, every, …
 
     The step of a row is the global step after the run that it was fetched in. Workers that train asynchronously share
     it: it counts the runs of all workers.
@@ -462,7 +462,7 @@ class LogCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
     every    "epoch": a row an epoch, with its number as the step; "batch": a row a batch, with the optimizer's
              iteration count as the step, which a restored checkpoint restores too
     arrays   called with the model; returns a dict of arrays to log with each row
-    options  as hold.log takes them: schema, every_s, replay, …
+    options  as hold.log takes them: schema, every, replay, …
 
     A row holds the metrics that Keras reports at the end of an epoch or batch. Rows are committed by rows and seconds,
     at the end of every epoch and of fit(), and when the program exits. Put it before a callback that saves the model:

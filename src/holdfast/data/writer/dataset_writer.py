@@ -118,7 +118,7 @@ class DatasetWriter:
         queue_bytes: str | int = "256MB",
         segment_bytes: str | int = "64MiB",
         backlog_bytes: str | int = "4GiB",
-        seal_after_s: float = 60.0,
+        seal_after: float | str = 60.0,
         seal: bool = True,
         token: str | None = None,
         take_over: bool = False,
@@ -134,7 +134,7 @@ class DatasetWriter:
         queue_bytes    memory for received rows, over all producers
         segment_bytes  approximate size of a part
         backlog_bytes  how much may wait for the sealer; beyond that, producers wait
-        seal_after_s   how long rows may wait before they become a part
+        seal_after     how long rows may wait before they become a part, in seconds or as a text such as "5min"
         seal           False: keep the journal; a later server makes the parts
         token          a secret of the producers, required for tcp. None: HOLDFAST_TOKEN
         take_over      replace a running server, which is fenced off and ends
@@ -149,7 +149,7 @@ class DatasetWriter:
             queue_bytes=queue_bytes,
             segment_bytes=segment_bytes,
             backlog_bytes=backlog_bytes,
-            seal_after_s=seal_after_s,
+            seal_after=seal_after,
             seal=seal,
             token=token,
             take_over=take_over,
