@@ -42,6 +42,14 @@ class CopyPlan:
             return "objects"
         return " and ".join(["copy"] * bool(len(self.copies)) + ["build"] * bool(self.builds)) or "nothing"
 
+    def inflated(self, *, decode: bool) -> Ints:
+        """Returns the size of each copied chunk after gzip, if zlib alone can check it, and 0 otherwise."""
+        like = self.target.like
+        if not decode or like.codes not in ((GZIP,), (SHUFFLE, GZIP)) or like.chunks is None:
+            return np.zeros(len(self.copies), np.int64)
+        is_alone = (self.copies[:, CRC] == NO_CRC) & (self.copies[:, MASK] == 0)
+        return np.where(is_alone, math.prod(like.chunks) * int(like.type.get_size()), 0)
+
     @property
     def built_rows(self) -> int:
         return sum(high - low for low, high in self.builds)
