@@ -15,13 +15,14 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, NoReturn
 
 from ..errors import InputError, MissingFileError
 from ..schema import schema_file_name
 from .formats.part_record import order_of_part_name
-from .formats.parts_manifest import check_parts, no_parts
+from .formats.parts_manifest import check_parts, check_remote_parts, no_parts
 from .formats.registry import SAMPLE_SUFFIXES, has_shard_content, is_shard_name, titles
 from .remote_fs import Options, ask, open_store, url_of
 
@@ -531,6 +532,8 @@ def _in_folder(url: str, fs: Any, path: str) -> list[str]:
     names = []
     for unit in sorted(units, key=os.fsencode):
         if unit in runs:
+            listed = map(posixpath.basename, units[unit])
+            check_remote_parts(url_of(url, unit), listed, partial(_names_below, url, fs, f"{unit}/parts"))
             names += committed(units[unit])
         elif not any(unit.startswith(f"{run}/") for run in runs):
             names.append(unit)
@@ -538,6 +541,11 @@ def _in_folder(url: str, fs: Any, path: str) -> list[str]:
     if not names and path in has_schema:
         raise no_parts(url)
     return names
+
+
+def _names_below(url: str, fs: Any, path: str) -> list[str]:
+    fs.invalidate_cache()
+    return [posixpath.basename(name) for name in ask(url, lambda: fs.find(path))]
 
 
 # ---- messages

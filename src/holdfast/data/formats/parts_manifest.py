@@ -10,7 +10,7 @@ import builtins
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -111,8 +111,9 @@ def check_parts(folder: str, names: Iterable[str]) -> None:
 
     names: of the files in `parts`
     """
-    done, visible, _ = _tasks(names)
-    gone = done - visible
+    marked, recorded, data = _tasks(names)
+    visible = recorded & data
+    gone = (marked | recorded) - visible
     for one in reversed(read_manifests(Path(folder))) if gone else ():
         tasks = {part.task for part in one.parts} if one.delete_parts else set()
         if tasks & gone and tasks & visible:
@@ -123,24 +124,37 @@ def check_parts(folder: str, names: Iterable[str]) -> None:
         gone -= tasks
     if gone:
         # A listing is not atomic: a part that was committed meanwhile may show its marker, but not its data.
-        done, _, data = _tasks(os.listdir(os.path.join(folder, "parts")))
-        if lost := sorted((done & gone) - data):
-            text = f"expected all committed parts, {len(lost):,} are gone, such as that of task {lost[0]!r}"
-            raise InputError(f"{folder}: {text}; `holdfast verify {folder}` lists them")
+        marked, recorded, data = _tasks(os.listdir(os.path.join(folder, "parts")))
+        if lost := ((marked | recorded) & gone) - data:
+            raise _lost(folder, lost, f"`holdfast verify {folder}` lists them")
+
+
+def check_remote_parts(url: str, names: Iterable[str], list_again: Callable[[], Iterable[str]]) -> None:
+    """Raises an InputError if a dataset directory in a store has records without data."""
+    _, recorded, data = _tasks(names)
+    if recorded - data:
+        _, again, data = _tasks(list_again())
+        if lost := (recorded & again) - data:
+            raise _lost(url, lost, "verify() of hold.write(URL) lists them")
+
+
+def _lost(where: str, tasks: set[str], hint: str) -> InputError:
+    text = f"expected all committed parts, {len(tasks):,} are gone, such as that of task {min(tasks)!r}"
+    return InputError(f"{where}: {text}; {hint}")
 
 
 def _tasks(names: Iterable[str]) -> tuple[set[str], set[str], set[str]]:
-    """Returns the tasks that have committed, those with data and a record, and those with data."""
-    done, recorded, data = set[str](), set[str](), set[str]()
+    """Returns the tasks with a commit marker, those with a record, and those with data."""
+    marked, recorded, data = set[str](), set[str](), set[str]()
     for name in names:
         task, _, number = name.rpartition(".")[0].rpartition(".")
         if not name.endswith(".json"):
             data.add(task)
         elif name.startswith("."):
-            done.add(name[1:-5])
+            marked.add(name[1:-5])
         elif number.isdecimal():
             recorded.add(task)
-    return done | recorded, recorded & data, data
+    return marked, recorded, data
 
 
 def no_parts(folder: str) -> InputError:

@@ -300,6 +300,9 @@ def test_a_part_without_data_is_not_done(out: RemoteDatasetWriter, memory: Memor
     memory.rm_file(f"/bucket/run.hold/parts/{out.parts()[0].file}")
     with pytest.raises(CorruptError, match="it is missing: attempt .* of task 'a' .* has committed it"):
         write(URL).part("a")
+    put(out, "b")
+    with pytest.raises(InputError, match="expected all committed parts, 1 are gone, such as that of task 'a'"):
+        hold.read(URL)
 
 
 def test_a_damaged_claim_is_a_finding_and_keeps_its_data(out: RemoteDatasetWriter, memory: MemoryFileSystem) -> None:
