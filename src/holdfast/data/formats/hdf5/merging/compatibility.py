@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -109,9 +110,10 @@ def type_name(dataset: DatasetInfo) -> str:
 
 def _fill_value(dataset: DatasetInfo) -> str:
     """Compares fill values as values: the padding between the fields of a compound is arbitrary."""
-    if dataset.fill is None or dataset.dtype.hasobject:
-        return "none" if dataset.fill is None else repr(dataset.fill)
-    return repr(np.frombuffer(dataset.fill, dataset.type.dtype)[0].tolist())
+    if dataset.fill is None:
+        return "none"
+    raw, pointed = pickle.loads(dataset.fill)
+    return repr(pointed if dataset.dtype.hasobject else np.frombuffer(raw, dataset.type.dtype)[0].tolist())
 
 
 def _fixed_scales(first: MergeInput) -> set[str]:
