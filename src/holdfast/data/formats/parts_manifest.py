@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..._native.checksum import crc32c_of_file, json_crc32c
-from ...errors import InputError, TargetExistsError
+from ...errors import CorruptError, InputError, TargetExistsError
 
 _VERSION = 1
 _NAME = re.compile(r"(\d{6,})\.json")
@@ -107,7 +107,8 @@ def _read(path: Path) -> PartsManifest | None:
 
 
 def check_parts(folder: str, names: Iterable[str]) -> None:
-    """Raises an InputError if committed parts are gone, unless consolidate() has deleted all that it merged.
+    """Raises a CorruptError if committed parts are gone, unless consolidate() has deleted all that it merged, and an
+    InputError if it was stopped while it did.
 
     names: of the files in `parts`
     """
@@ -118,7 +119,7 @@ def check_parts(folder: str, names: Iterable[str]) -> None:
         tasks = {part.task for part in one.parts} if one.delete_parts else set()
         if tasks & gone and tasks & visible:
             call = f"consolidate({one.output!r}, order={one.order!r}, delete_parts=True)"
-            text = f"{call} was stopped after it had deleted {len(tasks & gone):,} of {len(tasks):,} parts"
+            text = f"{call} has deleted {len(tasks & gone):,} of {len(tasks):,} parts: it is running, or was stopped"
             rest = "That file has all of their rows: read it, or repeat the call, which deletes the rest"
             raise InputError(f"{folder}: {text}. {rest}")
         gone -= tasks
@@ -130,7 +131,7 @@ def check_parts(folder: str, names: Iterable[str]) -> None:
 
 
 def check_remote_parts(url: str, names: Iterable[str], list_again: Callable[[], Iterable[str]]) -> None:
-    """Raises an InputError if a dataset directory in a store has records without data."""
+    """Raises a CorruptError if a dataset directory in a store has records without data."""
     _, recorded, data = _tasks(names)
     if recorded - data:
         _, again, data = _tasks(list_again())
@@ -138,9 +139,9 @@ def check_remote_parts(url: str, names: Iterable[str], list_again: Callable[[], 
             raise _lost(url, lost, "verify() of hold.write(URL) lists them")
 
 
-def _lost(where: str, tasks: set[str], hint: str) -> InputError:
+def _lost(where: str, tasks: set[str], hint: str) -> CorruptError:
     text = f"expected all committed parts, {len(tasks):,} are gone, such as that of task {min(tasks)!r}"
-    return InputError(f"{where}: {text}; {hint}")
+    return CorruptError(where, None, None, text, hint)
 
 
 def _tasks(names: Iterable[str]) -> tuple[set[str], set[str], set[str]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..._native.checksum import crc32c_of_file
-from ...errors import DataError, HoldfastError, InputError
+from ...errors import CorruptError, DataError, HoldfastError, InputError
 from ...schema import Column
 from ..formats.part_record import PartRecord, parse_record
 from ..formats.parts_manifest import check_parts, deleted_parts
@@ -96,7 +96,7 @@ def verify_folder(
     report = verify(LocalLocation(folder), schema, digests, progress, deleted_parts(folder))
     try:
         check_parts(str(folder), list_names(folder / "parts"))
-    except InputError as error:
+    except (CorruptError, InputError) as error:
         if not report.problems:  # which name the parts
             report.problems.append(Problem(str(folder), _reason(error, str(folder))))
     report.leftovers += [f"parts/{name}: it has no record" for name in unrecorded_in(list_names(folder / "parts"))]

@@ -301,7 +301,7 @@ def test_a_part_without_data_is_not_done(out: RemoteDatasetWriter, memory: Memor
     with pytest.raises(CorruptError, match="it is missing: attempt .* of task 'a' .* has committed it"):
         write(URL).part("a")
     put(out, "b")
-    with pytest.raises(InputError, match="expected all committed parts, 1 are gone, such as that of task 'a'"):
+    with pytest.raises(CorruptError, match="expected all committed parts, 1 are gone, such as that of task 'a'"):
         hold.read(URL)
 
 
