@@ -364,7 +364,7 @@ class LogHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     Args:
         tensors: What to log, by column: tensors, or their names in the graph.
         every_steps: Log at multiples of this global step, or at the first run after one.
-        options: As hold.log takes them: rank=task_index where the launcher does not set it, schema, every_s, …
+        options: As hold.log takes them: rank=task_index where the launcher does not set it, schema, every, …
     """
 
     def __init__(
@@ -468,7 +468,7 @@ class LogCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
         every: "epoch": a row an epoch, with its number as the step; "batch": a row a batch, with the optimizer's
             iteration count as the step, which a restored checkpoint restores too.
         arrays: Called with the model; returns a dict of arrays to log with each row.
-        options: As hold.log takes them: schema, every_s, replay, …
+        options: As hold.log takes them: schema, every, replay, …
     """
 
     def __init__(

@@ -66,22 +66,26 @@ def test_public_classes_answer_with_their_public_module() -> None:
                 assert pickle.loads(pickle.dumps(value)) is value
 
 
-SEAMS = {"procfs", "jobs", "cap", "clock", "uniform"}
+SEAMS = {"procfs", "jobs", "cap", "clock", "uniform", "source"}
 
 
 @pytest.mark.parametrize(
     "name",
     [
         "Guard",
+        "Records",
         "Tracer",
+        "connect",
         "diagnose",
         "explain",
         "listen",
         "locked",
         "locks",
+        "log",
         "no_leaks",
         "owners",
         "owners_summary",
+        "progress",
         "snapshot",
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Sequence
 
@@ -116,8 +117,10 @@ def parse_seconds(text: str | float, *, zero: bool = False) -> float:
     return value
 
 
-def time_argument(value: str | float, name: str, *, zero: bool = True) -> float:
-    """Returns a time argument of a public function in seconds. ValueError names the argument."""
+def time_argument(value: str | float, name: str, *, zero: bool = True, endless: bool = False) -> float:
+    """Returns a time argument of a public function in seconds, inf too if `endless`. ValueError names the argument."""
+    if endless and value == math.inf:
+        return math.inf
     try:
         return parse_seconds(value, zero=zero)
     except ValueError as error:

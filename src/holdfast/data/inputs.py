@@ -15,12 +15,14 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, NoReturn
 
 from ..errors import InputError, MissingFileError
 from ..schema import schema_file_name
 from .formats.part_record import order_of_part_name
+from .formats.parts_manifest import check_parts, check_remote_parts, no_parts
 from .formats.registry import SAMPLE_SUFFIXES, has_shard_content, is_shard_name, titles
 from .remote_fs import Options, ask, open_store, url_of
 
@@ -115,13 +117,18 @@ def _find_all(what: Given | Iterable[Given], search: _Search) -> Iterator[Source
 
 
 def _checked(what: Given | Iterable[Given]) -> Iterator[str]:
-    items = [_text(item) for item in _items(what)]
+    items = given_paths(what)
     for item in items:
         # In a list it comes from a shell's glob, which knows no data; alone, somebody means it.
         if len(items) > 1 and _NEVER_DATA.search(item) and os.path.isfile(item):
             text = "expected data files, by its name this is metadata, a backup or unfinished"
             raise InputError(f"{item}: {text}: leave it out, or quote the glob so that holdfast expands it")
         yield item
+
+
+def given_paths(what: Given | Iterable[Given]) -> list[str]:
+    """Returns what was given as a list of texts, not expanded."""
+    return [_text(item) for item in _items(what)]
 
 
 def _items(what: Given | Iterable[Given]) -> list[Given]:
@@ -177,7 +184,7 @@ class _Search:
         elif self._is_run(path):
             parts = list(self._run(path))
             if not parts:
-                raise _no_parts(path)
+                raise no_parts(path)
             yield from parts
         else:
             yield from self._below(path)
@@ -224,11 +231,9 @@ class _Search:
         if self.whole_runs:
             return [SourceSpec(path, is_run=True)]
         parts = os.path.join(path, "parts")
-        return [self._file(os.path.join(parts, name)) for name in committed(_names_in(parts))]
-
-
-def _no_parts(path: str) -> InputError:
-    return InputError(f"{path}: expected committed parts, this dataset directory has none yet")
+        names = _names_in(parts)
+        check_parts(path, names)
+        return [self._file(os.path.join(parts, name)) for name in committed(names)]
 
 
 def _join_small(specs: Iterable[SourceSpec]) -> Iterator[SourceSpec]:
@@ -527,13 +532,20 @@ def _in_folder(url: str, fs: Any, path: str) -> list[str]:
     names = []
     for unit in sorted(units, key=os.fsencode):
         if unit in runs:
+            listed = map(posixpath.basename, units[unit])
+            check_remote_parts(url_of(url, unit), listed, partial(_names_below, url, fs, f"{unit}/parts"))
             names += committed(units[unit])
         elif not any(unit.startswith(f"{run}/") for run in runs):
             names.append(unit)
     names = [name for name in names if is_shard_name(name)] or [name for name in names if is_small_file(name)]
     if not names and path in has_schema:
-        raise _no_parts(url)
+        raise no_parts(url)
     return names
+
+
+def _names_below(url: str, fs: Any, path: str) -> list[str]:
+    fs.invalidate_cache()
+    return [posixpath.basename(name) for name in ask(url, lambda: fs.find(path))]
 
 
 # ---- messages

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ..._util.progress import Progress
+from ..._util.text import counted, format_bytes
 from ...errors import FormatError, HoldfastError
 from ...schema import Column, as_code
-from ..formats.registry import format_to_report
+from ..formats.parts_manifest import check_parts
+from ..formats.registry import FORMATS, format_to_report
+from ..formats.sections import Section, Survey
 from ..formats.tfrecord.inspect import TFRecordSurvey
 from ..inputs import Given, expand_once
 from .parallel_files import for_each_file
@@ -40,11 +42,11 @@ class InspectedFile:
     code: str
     problem: str | None
     readable: bool
-    survey: Any = field(repr=False)  # as its format made it
+    survey: Survey = field(repr=False)  # as its format made it
 
     def as_dict(self) -> dict[str, object]:
         """Returns what `holdfast inspect --json` prints of it."""
-        return self.survey.as_dict()  # type: ignore[no-any-return]
+        return self.survey.as_dict()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +84,14 @@ def inspect(
     return Inspected([_inspected(survey) for survey in surveys], given.repeated)
 
 
-def _survey(sample: int, file: str, /, *, progress: Progress | None) -> Any:
+def _survey(sample: int, file: str, /, *, progress: Progress | None) -> Survey:
     try:
         return format_to_report(file).inspect(file, sample, progress)
     except FormatError as error:
         return TFRecordSurvey(file, problem=error.reason, hint=error.hint)
 
 
-def _inspected(survey: Any) -> InspectedFile:
+def _inspected(survey: Survey) -> InspectedFile:
     s = survey
     return InspectedFile(s.path, s.format, s.bytes, s.rows, s.code, s.problem, s.readable, survey)
 
@@ -118,6 +120,19 @@ class RunSurvey:
     def format(self) -> str:
         return "run"
 
+    def sections(self) -> Iterator[Section]:
+        which = ", ".join(f"{n:,} {FORMATS[kind].title}" for kind, n in self.formats.items())
+        facts = [
+            ("format", "dataset directory of hold.write"),
+            ("size", format_bytes(self.bytes)),
+            ("parts", f"{sum(self.formats.values()):,} committed" + (f" ({which})" if which else "")),
+            ("rows", f"{self.rows:,}"),
+        ]
+        facts += [("at work", counted(self.at_work, "writer"))] if self.at_work else []
+        yield Section(facts=[*facts, ("problem", self.problem)] if self.problem is not None else facts)
+        if self.code:
+            yield Section(code=self.code)
+
     def as_dict(self) -> dict[str, object]:
         return {
             "path": self.path,
@@ -134,7 +149,7 @@ class RunSurvey:
 
 def _inspect_run(path: str) -> RunSurvey:
     from ..writer.dataset_writer import DatasetWriter  # imports h5py, which is slow
-    from ..writer.directory import read_schema
+    from ..writer.directory import list_names, read_schema
     from ..writer.workspace import dead_workspace, workspaces
 
     survey = RunSurvey(path)
@@ -146,6 +161,7 @@ def _inspect_run(path: str) -> RunSurvey:
         for workspace in workspaces(Path(path) / "tmp"):
             with dead_workspace(workspace) as note:
                 survey.at_work += note is None
+        check_parts(path, list_names(Path(path) / "parts"))
     except HoldfastError as error:
         survey.problem = str(error)
     return survey

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..._util.progress import Progress
 from ..formats.base import Merged
-from ..formats.hdf5.format import merged_hdf5
 from ..formats.registry import FORMATS, find_format, format_of_name
-from ..inputs import Given, expand, is_run
+from ..inputs import ExpandedPaths, Given, expand, given_paths, is_run
+from .parallel_files import check_out
 
 if TYPE_CHECKING:
     from ..writer.consolidate import Consolidated
@@ -47,9 +48,9 @@ def merge(
         dry_run: Return what would be done, and write nothing.
         progress: Called with numbers of bytes, which add up to the size of the files.
     """
-    target = os.fspath(out)
-    listed = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    runs = [os.fspath(one) for one in listed if is_run(os.fspath(one), with_schema=True)]
+    target = check_out(out)
+    listed = given_paths(paths)
+    runs = [one for one in listed if is_run(one, with_schema=True)]
     given: dict[str, Any] = {"attributes": attributes, "codec": codec, "compression": compression}
     given = {name: value for name, value in given.items() if value is not None}
     given |= {} if verify_sources else {"verify_sources": False}
@@ -60,7 +61,7 @@ def merge(
         for name in given:
             raise ValueError(f"{name}= is for {_titles(name)} files that are passed by name")
         return _merge_run(runs[0], target, order or "exact", virtual, overwrite, dry_run, progress)
-    files = expand(paths if isinstance(paths, list) else listed)
+    files = expand(paths if isinstance(paths, ExpandedPaths) else listed)
     kinds = [find_format(file) for file in files]
     for file, kind in zip(files, kinds, strict=True):
         if kind is not kinds[0]:
@@ -80,7 +81,7 @@ def merge(
     if named is not None and named is not kind:
         text = f"{target!r} is a name for {named.title}, these are {kind.title} files"
         raise ValueError(f"{text}; use `holdfast convert`")
-    return kind.merge(files, target, **given, dry_run=dry_run, overwrite=overwrite, progress=progress)  # type: ignore[no-any-return]
+    return kind.merge(files, target, **given, dry_run=dry_run, overwrite=overwrite, progress=progress)
 
 
 def _titles(option: str) -> str:
@@ -102,7 +103,8 @@ def _merge_run(
     if dry_run:
         return _of_parts(run.plan(order=order), out)
     if virtual:
-        return merged_hdf5(run.view(out, overwrite=overwrite), out)
+        made = run.view(out, overwrite=overwrite)
+        return replace(made, path=out, document=made.document | {"path": out})
     return _of_parts(run.consolidate(out, order=order, overwrite=overwrite, progress=progress), out)
 
 

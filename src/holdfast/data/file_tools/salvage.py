@@ -19,10 +19,11 @@ from ..._util.text import counted
 from ...errors import CorruptError, FormatError, HoldfastError, WriteError
 from ...procfs.locks import writers_of
 from ..formats.base import FileEntry, Problem
-from ..formats.registry import format_to_report, titles
+from ..formats.registry import format_of_name, format_to_report, titles
+from ..formats.sections import SalvageReport
 from ..formats.tfrecord.manifest import renew_in_manifest
 from ..inputs import Given, expand_below, is_run
-from .parallel_files import for_each_file
+from .parallel_files import check_out, for_each_file
 from .verify import verify_alone
 
 
@@ -44,7 +45,7 @@ class SalvagedFile:
     out: str | None
     backup: str | None = None
     error: HoldfastError | OSError | None = None
-    found: Any = field(default=None, repr=False)  # as its format made it
+    found: SalvageReport | None = field(default=None, repr=False)  # as its format made it
 
     @property
     def problems(self) -> list[Problem]:
@@ -68,7 +69,9 @@ class Salvaged:
     def as_dict(self) -> dict[str, object]:
         """Returns what `holdfast salvage --json` prints."""
         if self.to_file:
-            return self.files[0].found.as_dict()  # type: ignore[no-any-return]
+            found = self.files[0].found
+            assert found is not None
+            return found.as_dict()
         return {"files": [one.as_dict() for one in self.files]}
 
 
@@ -109,7 +112,7 @@ def salvage(
     if in_place == (out is not None):
         raise ValueError("expected either out= or in_place=")
     names = inputs = expand_below(paths)
-    target = "" if out is None else os.fspath(out)
+    target = "" if out is None else check_out(out)
     is_folder = target.endswith(os.sep) or os.path.isdir(target)
     tick = progress
     if only_corrupt or in_place:
@@ -149,6 +152,10 @@ def _salvage(path: str, out: str, *, like_input: bool = False, **options: Any) -
     if kind.salvage is None:
         hint = f"Copy it again: a {kind.title} has no checksums that would tell what is intact"
         raise FormatError(path, None, None, f"expected {titles('salvage')} to salvage, this is a {kind.title}", hint)
+    named = format_of_name(out)
+    if named is not None and named is not kind:
+        better = f"{os.path.basename(out).partition('.')[0]}{kind.written[0]}"
+        raise ValueError(f"{out!r} is a name for {named.title}, {path} is {kind.title}: name it {better}")
     found = kind.salvage(path, out, like_input=like_input, **options)
     return SalvagedFile(path, out, None if found.is_empty else out, found=found)
 
@@ -179,11 +186,16 @@ def _replace(salvage: Callable[..., SalvagedFile], file: str, _: str) -> Salvage
         if done.out is None:
             return SalvagedFile(file, file, None, found=done.found)
         _copy_owner(target, new)
-        if format_to_report(file).has_manifest:  # before it is replaced: a kill leaves a file that verify calls corrupt
-            with open(new, "rb") as opened:
-                crc, size = crc32c_of_file(opened.fileno())
-            renew_in_manifest(FileEntry(file, done.found.records_kept, size, crc))
-        return SalvagedFile(file, file, file, str(replace_keeping(new, target, stamp)), found=done.found)
+
+        records = getattr(done.found, "records_kept", 0)
+
+        def renew() -> None:  # before it is replaced: a kill leaves a file that verify calls corrupt
+            if format_to_report(file).has_manifest:
+                with open(new, "rb") as opened:
+                    crc, size = crc32c_of_file(opened.fileno())
+                renew_in_manifest(FileEntry(file, records, size, crc))
+
+        return SalvagedFile(file, file, file, str(replace_keeping(new, target, stamp, renew)), found=done.found)
     finally:
         new.unlink(missing_ok=True)
 

@@ -13,7 +13,7 @@ from ..._util.text import parse_bytes
 from ..formats.base import FileEntry
 from ..formats.registry import format_able
 from ..inputs import Given, expand
-from .parallel_files import cores
+from .parallel_files import check_jobs, check_out, cores
 
 UNSPLIT = "`holdfast convert` makes one of it; hold.read indexes HDF5 and tar by itself"
 
@@ -60,13 +60,17 @@ def split(
     """
     if (parts is None) == (size is None):
         raise ValueError("expected either parts= or size=")
+    if parts is not None and (isinstance(parts, bool) or not isinstance(parts, int)):
+        raise ValueError(f"parts must be a positive integer, got {parts!r}")
+    check_jobs(jobs)
+    target = check_out(folder)
     files = expand(paths)
     kinds = [format_able(file, "split", UNSPLIT) for file in files]
     work = kinds[0].split
     assert work is not None
     made = work(
         files,
-        folder,
+        target,
         parts=parts,
         part_bytes=None if size is None else parse_bytes(size),
         name=name,

@@ -26,6 +26,7 @@ from .columns import Batch, BytesColumn
 
 if TYPE_CHECKING:
     from .hdf5.merging.merge_files import MergedDataset
+    from .sections import SalvageReport, Survey
 
 GivenSchema = Mapping[str, Column | type[Value]]
 Rows = Sequence[int] | npt.NDArray[np.integer[Any]]
@@ -164,7 +165,8 @@ class Lazy:
 
     def load(self) -> Callable[..., Any]:
         module, _, name = self._path.partition(":")
-        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        return found
 
     def __call__(self, *given: Any, **options: Any) -> Any:
         return self.load()(*given, **options)
@@ -260,12 +262,15 @@ class Format:
     is_later       whether an open file has the format after bytes of another program
     open           (path, schema, *, verify, allow_external, cache, fd) opens a Shard, which takes over `fd`
     verify         (path, progress) returns a VerifiedFile
-    inspect        (path, sample, progress) returns a survey with the fields of an InspectedFile, and as_dict()
+    inspect        (path, sample, progress) returns a survey with the fields of an InspectedFile, as_dict(), and, if it
+                   shows more than these, sections()
     index          (path, place, progress) stores an index; returns its path and the number of records
     open_damaged   (path, *, verify, salvage, most, keep_doubtful) opens the intact samples of a corrupt file
-    salvage        (path, out, *, overwrite, keep_doubtful, live, like_input, progress) returns a report with is_empty,
-                   problems, summary(out), as_dict(); like_input: compress `out` as `path` is
-    merge          (paths, out, *, dry_run, overwrite, progress, and those of merge_options) returns a Merged
+    salvage        (path, out, *, overwrite, keep_doubtful, live, like_input, progress) returns a SalvageReport;
+                   like_input: compress `out` as `path` is
+    merge          (paths, out, *, dry_run, overwrite, progress, runs, verified, and those of merge_options) returns a
+                   Merged. runs: which rows of which file, in which order; verified: called with the rows, bytes and
+                   CRC32C of the verified file, before it gets its name
     split          (paths, folder, *, parts, part_bytes, name, compression, progress, jobs) returns FileEntry objects
     written        suffixes of files that can be written, the usual one first
     write          (path, schema, *, first, and those of write_options) returns an OutputFile
@@ -274,6 +279,7 @@ class Format:
     has_manifest   whether shards are listed in holdfast.manifest.json
     part           (path, schema, chunk_rows, codec) returns the PartFile of a dataset directory
     check_part     (schema, chunk_rows, codec) raises a ValueError or SchemaError for what parts cannot hold
+    widens_ints    whether ints in its files can be read as floats
     """
 
     name: str
@@ -282,13 +288,13 @@ class Format:
     is_start: Callable[[bytes], bool]
     open: Callable[..., Shard]
     verify: Callable[..., VerifiedFile]
-    inspect: Callable[..., Any]
+    inspect: Callable[..., Survey]
     is_name: Callable[[str], bool] | None = None
     is_later: Callable[[int], bool] | None = None
     index: Callable[..., tuple[Path, int]] | None = None
     open_damaged: Callable[..., Any] | None = None
-    salvage: Callable[..., Any] | None = None
-    merge: Callable[..., Any] | None = None
+    salvage: Callable[..., SalvageReport] | None = None
+    merge: Callable[..., Merged] | None = None
     merge_options: frozenset[str] = frozenset()
     split: Callable[..., list[FileEntry]] | None = None
     written: tuple[str, ...] = ()
@@ -299,6 +305,7 @@ class Format:
     has_manifest: bool = False
     part: Callable[..., PartFile] | None = None
     check_part: Callable[..., None] | None = None
+    widens_ints: bool = True
 
     def has_name(self, name: str) -> bool:
         """Whether a name is one of this format."""

@@ -16,7 +16,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, SupportsIndex, TypeVar, overload
 
 from ..._util.rank import Launch, find_rank
-from ..._util.text import format_bytes, names_there, parse_bytes
+from ..._util.text import format_bytes, names_there, parse_bytes, time_argument
 from ...errors import InputError, StateError
 from ...schema import Column, check_schema
 from ..formats.base import GivenSchema
@@ -273,7 +273,7 @@ class Dataset(Generic[T_co]):
         on_error: OnError = "raise",
         max_errors: int | float = 100,
         random: Literal[False] = False,
-        timeout: float | None = 300.0,
+        timeout: float | str | None = 300.0,
         start: Literal["forkserver", "spawn"] = "forkserver",
     ) -> Dataset[U]: ...
 
@@ -287,7 +287,7 @@ class Dataset(Generic[T_co]):
         on_error: OnError = "raise",
         max_errors: int | float = 100,
         random: Literal[True],
-        timeout: float | None = 300.0,
+        timeout: float | str | None = 300.0,
         start: Literal["forkserver", "spawn"] = "forkserver",
     ) -> Dataset[U]: ...
 
@@ -300,7 +300,7 @@ class Dataset(Generic[T_co]):
         on_error: OnError = "raise",
         max_errors: int | float = 100,
         random: bool = False,
-        timeout: float | None = 300.0,
+        timeout: float | str | None = 300.0,
         start: Literal["forkserver", "spawn"] = "forkserver",
     ) -> Dataset[Any]:
         """Replaces every sample by `function(sample)`; after batch(), every batch by `function(batch)`.
@@ -314,7 +314,7 @@ class Dataset(Generic[T_co]):
                 GIL.
             on_error: "skip" skips what the function failed on, up to `max_errors` (a number, or a fraction below 1).
             random: function(sample, rng) gets a numpy Generator, seeded by seed, epoch and sample.
-            timeout: Seconds that a worker process may take over one sample.
+            timeout: How long a worker process may take over one sample, in seconds or as a text such as "10min".
         """
         return self._function(
             "map",
@@ -324,7 +324,7 @@ class Dataset(Generic[T_co]):
             on_error=on_error,
             max_errors=max_errors,
             random=random,
-            stall_s=timeout,
+            stall_s=time_argument(timeout, "timeout") if isinstance(timeout, str) else timeout,
             start=start,
         )
 

@@ -31,7 +31,7 @@ from .part import Location, Part
 from .verify import Report, verify_folder
 
 if TYPE_CHECKING:
-    from ..formats.hdf5.merging.merge_files import MergedHDF5
+    from ..formats.base import Merged
     from .consolidate import Consolidated, Sources
     from .server.server_process import Server
 
@@ -120,7 +120,7 @@ class DatasetWriter:
         queue_bytes: str | int = "256MB",
         segment_bytes: str | int = "64MiB",
         backlog_bytes: str | int = "4GiB",
-        seal_after_s: float = 60.0,
+        seal_after: float | str = 60.0,
         seal: bool = True,
         token: str | None = None,
         take_over: bool = False,
@@ -137,7 +137,7 @@ class DatasetWriter:
             queue_bytes: Memory for received rows, over all producers.
             segment_bytes: Approximate size of a part.
             backlog_bytes: How much may wait for the sealer; beyond that, producers wait.
-            seal_after_s: How long rows may wait before they become a part.
+            seal_after: How long rows may wait before they become a part, in seconds or as a text such as "5min".
             seal: False: keep the journal; a later server makes the parts.
             token: A secret of the producers, required for tcp. None: HOLDFAST_TOKEN.
             take_over: Replace a running server, which is fenced off and ends.
@@ -152,7 +152,7 @@ class DatasetWriter:
             queue_bytes=queue_bytes,
             segment_bytes=segment_bytes,
             backlog_bytes=backlog_bytes,
-            seal_after_s=seal_after_s,
+            seal_after=seal_after,
             seal=seal,
             token=token,
             take_over=take_over,
@@ -211,12 +211,16 @@ class DatasetWriter:
             delete_parts: Delete them after the file was read again; their tasks stay done.
             progress: Called with the number of bytes done, from time to time.
         """
-        from .consolidate import consolidate
+        from .consolidate import consolidate, finish_deletion
 
         path = Path(os.path.abspath(os.fsdecode(target)))
-        return consolidate(
-            self._sources(order), path, overwrite=overwrite, delete_parts=delete_parts, progress=progress
-        )
+        self._check_local()
+        if delete_parts:
+            made = finish_deletion(self.folder, self.parts(), path, order)
+            if made is not None and not self.parts():
+                return made
+        sources = self._sources(order)
+        return consolidate(sources, path, overwrite=overwrite, delete_parts=delete_parts, progress=progress)
 
     def plan(self, *, order: Literal["exact", "any"] = "exact") -> Consolidated:
         """Returns what consolidate would do: rows, bytes, and how each dataset would be merged. Writes nothing."""
@@ -224,7 +228,7 @@ class DatasetWriter:
 
         return plan(self._sources(order))
 
-    def view(self, target: str | os.PathLike[str], *, overwrite: bool = False) -> MergedHDF5:
+    def view(self, target: str | os.PathLike[str], *, overwrite: bool = False) -> Merged:
         """Makes an HDF5 file of virtual datasets over all committed parts, in the exact order.
 
         It names the parts relative to itself, so they must not move. Every source is checked when the view is made.
@@ -238,9 +242,12 @@ class DatasetWriter:
     def _sources(self, order: Literal["exact", "any"]) -> Sources:
         from .consolidate import Sources
 
+        self._check_local()
+        return Sources(self.folder, self.schema, self.parts(), order)
+
+    def _check_local(self) -> None:
         if not isinstance(self._location(), LocalLocation):
             raise InputError(f"{self.folder}: expected a folder on this machine; copy it here, then consolidate it")
-        return Sources(self.folder, self.schema, self.parts(), order)
 
     def __repr__(self) -> str:
         return f"<DatasetWriter {self.folder}, {len(self.schema):,} columns>"

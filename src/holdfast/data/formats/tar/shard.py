@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Self
@@ -15,7 +15,7 @@ from ...._util.atomic import FileStamp
 from ...._util.text import names_there
 from ....errors import CorruptError, DecodeError, SchemaError
 from ....schema import Bytes, Column, Ragged, Schema, Value, check_schema, found_in_file
-from ..base import GivenSchema, Rows, check_range, check_rows
+from ..base import Conversion, GivenSchema, Rows, Shard, check_range, check_rows
 from ..columns import Batch, BytesColumn, ColumnData, Ints, ZeroCopyBytesColumn
 from ..gather import default_bytes, fill
 from .index import TarIndex, build_index, find_index, headers_of
@@ -396,3 +396,23 @@ def open_tar(
 ) -> TarShard:
     """Opens a tar. `schema`, `verify` and `allow_external` concern other formats."""
     return TarShard(path, cache=cache, fd=fd)
+
+
+class TarConversion(Conversion):
+    may_drop = True
+
+    def schema_of(self, shard: Shard) -> dict[str, Column]:
+        assert isinstance(shard, TarShard)
+        if shard.marked:
+            return shard.schema
+        if not len(shard):
+            raise SchemaError(f"{shard.path}: there are no samples to take columns from; give a schema")
+        if KEY in shard.extensions:
+            text = f"members of the extension {KEY!r} cannot be distinguished from the samples' keys"
+            raise SchemaError(f"{shard.path}: {text}. Give a schema, which leaves them out")
+        # Of all samples, so that a member that only some of them have is not dropped silently.
+        return found_in_file(shard.infer_schema(len(shard)))
+
+    def check(self, shard: Shard, path: str, read: dict[str, Column], cast: bool) -> Iterator[str]:
+        assert isinstance(shard, TarShard)
+        yield from (f"{path}: {what}" for what in shard.dropped_members())

@@ -22,7 +22,7 @@ from ...._native import codec
 from ...._util.atomic import cache_key, write_atomically
 from ....errors import DataError, FormatError, InputError, WriteError
 from ..columns import Ints
-from .frame_stream import STRETCH_BYTES, FrameStream
+from .frame_stream import STRETCH_BYTES, FrameStream, Verify
 from .source import RecordSource, open_source
 
 Place = Literal["beside", "cache"]
@@ -203,17 +203,25 @@ class Records:
         self,
         path: str | os.PathLike[str],
         *,
-        verify: Literal["all", "header"] = "all",
+        verify: Verify = "all",
         cache: bool = True,
-        source: RecordSource | None = None,
     ) -> None:
-        """`source`: the file, already open; this object takes it over."""
-        if verify not in ("all", "header"):
-            raise ValueError(f"expected verify to be one of all, header, got {verify!r}")
+        self._begin(path, open_source(path), verify, cache)
+
+    @classmethod
+    def of_source(cls, path: str | os.PathLike[str], source: RecordSource, *, verify: Verify, cache: bool) -> Records:
+        """Returns the records of a file that is open already, and takes it over."""
+        records = cls.__new__(cls)
+        records._begin(path, source, verify, cache)
+        return records
+
+    def _begin(self, path: str | os.PathLike[str], source: RecordSource, verify: Verify, cache: bool) -> None:
         self.path = os.fspath(path)
         self._verify = verify == "all"
-        self._source = open_source(path) if source is None else source
+        self._source = source
         try:
+            if verify not in ("all", "header"):
+                raise ValueError(f"expected verify to be one of all, header, got {verify!r}")
             if self._source.compression != "none":
                 raise FormatError(
                     self.path,

@@ -23,6 +23,7 @@ from ....procfs.locks import writers_of
 from ..base import Problem
 from ..columns import Ints
 from ..parts_manifest import check_not_only_copy
+from ..sections import Section
 from .diagnostics import error_for
 from .frame_stream import Feed, FrameBatches, FrameStream, Progress, Verify
 from .manifest import renew_in_manifest
@@ -295,6 +296,20 @@ class SalvagedRecords(NamedTuple):
         if not self.records_lost_at_least and not self.bytes_lost:
             return f"kept all {kept} in {out}"
         return f"kept {kept} in {out}; lost at least {lost}"
+
+    def sections(self) -> tuple[Section, ...]:
+        return ()
+
+    def remarks(self, keep_doubtful: bool) -> Iterator[str]:
+        if self.records_doubtful:
+            left_out = "left out; if no record of this file contains TFRecords, use --keep-doubtful"
+            records = counted(self.records_doubtful, "record")
+            yield f"{records} may be data of corrupt records: {'kept' if keep_doubtful else left_out}"
+
+    @staticmethod
+    def total(reports: Sequence[SalvagedRecords]) -> str:
+        lost = sum(one.records_lost_at_least for one in reports)
+        return f"{counted(sum(one.records_kept for one in reports), 'record')} kept, at least {lost:,} lost"
 
     def as_dict(self) -> dict[str, object]:
         return {

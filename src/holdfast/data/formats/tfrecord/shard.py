@@ -236,7 +236,8 @@ class TFRecordShard(_Framed):
         source: RecordSource | None = None,
     ) -> None:
         super().__init__(path, verify)
-        self._records = Records(path, verify=verify, cache=cache, source=source)
+        opened = open_source(path) if source is None else source
+        self._records = Records.of_source(path, opened, verify=verify, cache=cache)
         self._offsets = self._records._offsets
 
     @contextmanager

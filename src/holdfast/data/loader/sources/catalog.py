@@ -409,9 +409,9 @@ class Catalog:
             yield
         except (DataError, InputError) as error:
             folder = str(self._cache.folder) if self._cache is not None and self._specs[number].is_remote else None
-            if folder is None or folder not in str(error):
-                raise
             url = self.paths[number]
+            if folder is None or folder not in str(error) or str(error).startswith(url):
+                raise
             if isinstance(error, DataError):
                 raise type(error)(url, error.record, error.offset, error.reason, error.hint) from error
             raise InputError(f"{url}: {error}") from error

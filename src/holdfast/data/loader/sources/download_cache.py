@@ -91,6 +91,8 @@ class DownloadCache:
         target = self._target(url, remote)
         if not self._collected:  # a process that finds all copies here never downloads, and so would never collect
             self._remove_stale()
+            with suppress(OSError):  # no folder yet: a download reports if none can be made
+                self._evict(0, target)
             self._collected = True
         while not self._has(target, remote):
             try:

@@ -257,7 +257,7 @@ def test_a_stopped_sealer_holds_producers_back(tmp_path: Path) -> None:
 
 def test_a_backlog_smaller_than_a_segment_keeps_nobody_waiting(tmp_path: Path) -> None:
     out = small(tmp_path)
-    with out.server(chunk_rows=100, queue_bytes=10_000, backlog_bytes=4_000, seal_after_s=1e6) as server:
+    with out.server(chunk_rows=100, queue_bytes=10_000, backlog_bytes=4_000, seal_after=1e6) as server:
         with connect(server.address, "p") as producer:
             producer.extend({"x": range(5_000)})
     assert by_producer(out)["p"]["x"] == list(range(5_000))
