@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -27,6 +27,7 @@ from .handles import HANDLES
 from .object_walk import raw_of, reason_of, text_of
 from .other_files import external_problems, values_file
 from .ragged_columns import PackedColumn
+from .raw_chunks import RawDataset
 from .schema_layout import (
     IncompatibleTypeError,
     InconsistentFileError,
@@ -65,6 +66,7 @@ class HDF5Shard:
         self._given = None if schema is None else check_schema(schema)
         self._schema: dict[str, Column] | None = None
         self._schema_stored = False  # the schema is the file's own: what does not fit it is corrupt
+        self._raw: dict[tuple[str, Column], RawDataset | None] = {}
         self._closed = True  # for __del__ if the following raises
         self._identity = HANDLES.take(self.path)
         self._closed = False
@@ -280,14 +282,52 @@ class HDF5Shard:
         return (stop - start) * self._row_bytes
 
     def read(self, start: int, stop: int, schema: GivenSchema | None = None) -> Batch:
+        return self.begin(start, stop, schema)()
+
+    def begin(
+        self, start: int, stop: int, schema: GivenSchema | None = None, reader: Any = None
+    ) -> Callable[[], Batch]:
         check_range(self.path, len(self), start, stop)
         columns = self.schema if schema is None else check_schema(schema)
-        return {name: self._read(name, column, range(start, stop)) for name, column in columns.items()}
+        begun = {name: self._begin(name, column, start, stop, reader) for name, column in columns.items()}
+        return lambda: {name: finish() for name, finish in begun.items()}
 
     def read_rows(self, rows: Rows, schema: GivenSchema | None = None) -> Batch:
         numbers = check_rows(self.path, len(self), rows)
         columns = self.schema if schema is None else check_schema(schema)
         return {name: self._read(name, column, numbers) for name, column in columns.items()}
+
+    def _begin(self, name: str, column: Column, start: int, stop: int, reader: Any) -> Callable[[], ColumnData]:
+        """Begins to read a column, in the threads of `reader` if that is given."""
+        raw = self._raw_dataset(key_of(name, column), column)
+        if raw is None:
+            return lambda: self._read(name, column, range(start, stop))
+        finish = raw.begin(HANDLES.fd(self._identity), start, stop, reader)
+
+        def read() -> ColumnData:
+            values = finish()
+            if values is None:  # the library says what is wrong
+                return self._read(name, column, range(start, stop))
+            return self._converted(name, column, range(start, stop), lambda: as_column(values, column))
+
+        return read
+
+    def _raw_dataset(self, key: str, column: Column) -> RawDataset | None:
+        """Returns where a dataset is in the file; None if the library must read it, or must say why it cannot."""
+        self._file()  # raises if it is closed
+        if (key, column) not in self._raw:
+            found = None
+            try:
+                dataset = self._dataset(key) if _is_needed(column) or self._has(key) else None
+                if isinstance(dataset, h5py.Dataset) and len(dataset) == len(self):
+                    check_fit(column, dataset.dtype, dataset.shape[1:])
+                    found = RawDataset.of(dataset)
+            except MemoryError:
+                raise
+            except Exception:  # noqa: BLE001 - reading through the library raises it again, with all its details
+                pass
+            self._raw[key, column] = found
+        return self._raw[key, column]
 
     def _read(self, name: str, column: Column, rows: Sequence[int]) -> ColumnData:
         key = key_of(name, column)
@@ -297,12 +337,21 @@ class HDF5Shard:
         if len(dataset) != len(self):
             reason = f"dataset {key!r} has {len(dataset):,} rows, the others have {len(self):,}"
             raise FormatError(self.path, None, None, reason, "Name the datasets that belong together in a schema")
-        try:
+
+        def read() -> ColumnData:
             if isinstance(dataset, PackedColumn):
                 return dataset.read(rows, column)
             check_fit(column, dataset.dtype, dataset.shape[1:])
             raw = dataset[rows.start : rows.stop] if isinstance(rows, range) else _pick(dataset, rows)
             return as_column(in_native_order(raw, dataset.dtype), column)
+
+        return self._converted(name, column, rows, read)
+
+    def _converted(self, name: str, column: Column, rows: Sequence[int], read: Callable[[], ColumnData]) -> ColumnData:
+        """Returns what `read` does, and turns its exceptions into errors that name the dataset and the rows."""
+        key = key_of(name, column)
+        try:
+            return read()
         except IncompatibleTypeError as error:
             damaged = isinstance(error, InconsistentFileError) or (
                 self._schema_stored and self.schema.get(name) == column
