@@ -8,10 +8,10 @@ all others, chunks that were never written, and chunks that cannot be decoded: i
 from __future__ import annotations
 
 import math
-import threading
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import product, repeat
 from typing import Any
 
 import h5py
@@ -21,11 +21,13 @@ import numpy.typing as npt
 from ...._native.c_modules import readahead
 from .chunks import chunk_grid
 from .filters import FLETCHER32, GZIP, LZ4, SHUFFLE, ZSTD, filters_of, plugin_library
+from .object_walk import reason_of
 from .raw_values import chunk_options
 
+_MAX_CHUNK_BYTES = 64 << 20
 _PIECE_BYTES = 1 << 18  # a dataset without chunks is read in pieces, which threads share
 _KINDS = "iufbS"
-_CACHE_BYTES = 1 << 20  # decoded chunks of a dataset, for reads that need a small part of one; as the library has
+_CACHE_BYTES = 1 << 20  # of decoded chunks of a dataset, as the library has
 _SPARSE = 4  # a table has at most this many times the chunks that are in the file
 
 # Reads what was begun, in this thread what no other has done yet. None: the library must read it.
@@ -53,17 +55,21 @@ class RawDataset:
     """Where the values of a dataset are. Has no handle of the library, so a forked child can use it too."""
 
     def __init__(
-        self, dtype: np.dtype[Any], shape: tuple[int, ...], chunks: tuple[int, ...], filters: list[tuple[int, int]]
+        self,
+        dataset: h5py.Dataset,
+        chunks: tuple[int, ...],
+        filters: list[tuple[int, int]],
+        places: Callable[[int, int], npt.NDArray[np.int64]],
     ) -> None:
-        self.dtype, self.shape, self._chunk_rows = dtype, shape, chunks[0]
-        self._beside = math.prod(chunk_grid(shape[1:], chunks[1:]))  # chunks that have values of the same rows
-        self._filtered = bool(filters)
+        """places(low, high) returns the offset, size and filter mask of these chunks; size -1: it was not written."""
+        self._dtype, self._shape, self._places = dataset.dtype, dataset.shape, places
+        self._chunk_rows = chunks[0]
+        self._beside = math.prod(chunk_grid(self._shape[1:], chunks[1:]))  # chunks with values of the same rows
         flat = [number for one in filters for number in one]
-        self._layout = np.array([dtype.itemsize, len(shape), *shape, *chunks, *flat], np.int64)
-        self._row_bytes = math.prod(shape[1:]) * dtype.itemsize
-        self._table: npt.NDArray[np.int64] = np.zeros((0, 3), np.int64)  # offset, size and filter mask of each chunk
-        self._decoded: dict[int, npt.NDArray[Any]] = {}  # by chunk row
-        self._lock = threading.Lock()
+        self._layout = np.array([self._dtype.itemsize, len(self._shape), *self._shape, *chunks, *flat], np.int64)
+        row_bytes = math.prod(self._shape[1:]) * self._dtype.itemsize
+        self._is_cached = bool(filters) and chunks[0] * row_bytes <= _CACHE_BYTES
+        self._decoded: dict[int, npt.NDArray[Any]] = {}  # by their first row
 
     @classmethod
     def of(cls, dataset: h5py.Dataset) -> RawDataset | None:
@@ -80,85 +86,76 @@ class RawDataset:
         if plist.get_layout() != h5py.h5d.CHUNKED or chunk_options(plist):
             return None
         filters = [(code, values[0] if values else 0) for code, _, values in filters_of(plist)]
-        if not all(_can_decode(code) for code, _ in filters):
+        if math.prod(dataset.chunks) * dtype.itemsize > _MAX_CHUNK_BYTES or not all(
+            _can_decode(code) for code, _ in filters
+        ):
             return None
-        made = cls(dtype, dataset.shape, dataset.chunks, filters)
         table = _chunk_places(dataset)
-        if table is None:
-            return None
-        made._table = table
-        return made
+        return None if table is None else cls(dataset, dataset.chunks, filters, lambda low, high: table[low:high])
 
     @classmethod
     def _contiguous(cls, dataset: h5py.Dataset) -> RawDataset | None:
         base, shape = dataset.id.get_offset(), dataset.shape
-        if base is None:  # nothing was written
-            return None
         row_bytes = math.prod(shape[1:]) * dataset.dtype.itemsize
+        if base is None or row_bytes > _MAX_CHUNK_BYTES:  # nothing was written, or rows are huge
+            return None
         rows = max(1, _PIECE_BYTES // row_bytes)
-        made = cls(dataset.dtype, shape, (rows, *shape[1:]), [])
-        starts = np.arange(0, shape[0], rows, dtype=np.int64)
-        sizes = np.minimum(rows, shape[0] - starts) * row_bytes
-        made._table = np.column_stack([base + starts * row_bytes, sizes, np.zeros_like(sizes)])
-        return made
+
+        def places(low: int, high: int) -> npt.NDArray[np.int64]:
+            starts = np.arange(low, high) * rows
+            sizes = np.minimum(rows, shape[0] - starts) * row_bytes
+            return np.column_stack([base + starts * row_bytes, sizes, np.zeros_like(sizes)])
+
+        return cls(dataset, (rows, *shape[1:]), [], places)
 
     def begin(self, fd: int, start: int, stop: int, reader: Any = None) -> FinishRaw:
         """Begins to read rows, in the threads of `reader` if that is given."""
-        low, high = start // self._chunk_rows, -(-stop // self._chunk_rows)
-        needed = (stop - start) * self._row_bytes
-        if self._filtered and (high - low) * self._chunk_rows > 2 * (stop - start) and needed < _CACHE_BYTES // 4:
+        size = self._chunk_rows
+        if self._is_cached and (-(-stop // size) - start // size) * size > 2 * (stop - start):
             return lambda: self._from_cache(fd, start, stop)
-        table = self._table[low * self._beside : high * self._beside]
-        if start == stop or table[:, 1].min() < 0:
+        job = self._job(start, stop)
+        if job is None:
             return lambda: None
-        out = np.empty((stop - start, *self.shape[1:]), self.dtype)
-        job = (self._layout, table, low * self._beside, start, stop, out.view(np.uint8).reshape(-1))
+        out, given = job
         if reader is None:
-            return lambda: out if readahead.read_rows(fd, *job) < 0 else None
-        number = reader.begin_rows(fd, *job)
+            return lambda: out if readahead.read_rows(fd, *given) < 0 else None
+        number = reader.begin_rows(fd, *given)
         return lambda: out if reader.take(number) < 0 else None
 
-    def _from_cache(self, fd: int, start: int, stop: int) -> npt.NDArray[Any] | None:
-        """Reads a small part of some chunks, and keeps these decoded: it is often followed by other parts of them."""
-        parts = []
-        for number in range(start // self._chunk_rows, -(-stop // self._chunk_rows)):
-            first = number * self._chunk_rows
-            found = self._decoded_rows(fd, number, first)
-            if found is None:
-                return None
-            parts.append(found[max(start - first, 0) : stop - first])
-        return parts[0].copy() if len(parts) == 1 else np.concatenate(parts)
+    def _job(self, start: int, stop: int) -> tuple[npt.NDArray[Any], tuple[Any, ...]] | None:
+        """Returns memory for rows, and the arguments for reading them. None: not all chunks were written."""
+        low, high = start // self._chunk_rows * self._beside, -(-stop // self._chunk_rows) * self._beside
+        places = self._places(low, high)
+        if start == stop or places[:, 1].min() < 0:
+            return None
+        out = np.empty((stop - start, *self._shape[1:]), self._dtype)
+        return out, (self._layout, places, low, start, stop, out.view(np.uint8).reshape(-1))
 
-    def _decoded_rows(self, fd: int, number: int, first: int) -> npt.NDArray[Any] | None:
-        found = self._decoded.get(number)
-        if found is not None:
-            return found
-        table = self._table[number * self._beside : (number + 1) * self._beside]
-        if table[:, 1].min() < 0:
-            return None
-        stop = min(first + self._chunk_rows, self.shape[0])
-        out = np.empty((stop - first, *self.shape[1:]), self.dtype)
-        if (
-            readahead.read_rows(
-                fd, self._layout, table, number * self._beside, first, stop, out.view(np.uint8).reshape(-1)
-            )
-            >= 0
-        ):
-            return None
-        with self._lock:
-            self._decoded[number] = out
-            while len(self._decoded) > 1 and sum(one.nbytes for one in self._decoded.values()) > _CACHE_BYTES:
-                del self._decoded[next(iter(self._decoded))]
-        return out
+    def _from_cache(self, fd: int, start: int, stop: int) -> npt.NDArray[Any] | None:
+        """Reads a small part of some chunks, and keeps these decoded: other parts of them are often read next."""
+        parts = []
+        for first in range(start - start % self._chunk_rows, stop, self._chunk_rows):
+            found = self._decoded.get(first)
+            if found is None:
+                job = self._job(first, min(first + self._chunk_rows, self._shape[0]))
+                if job is None or readahead.read_rows(fd, *job[1]) >= 0:
+                    return None
+                found = self._keep(first, job[0])
+            parts.append(found[max(start - first, 0) : stop - first])
+        return np.concatenate(parts) if parts else None
+
+    def _keep(self, first: int, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        while self._decoded and sum(one.nbytes for one in list(self._decoded.values())) + rows.nbytes > _CACHE_BYTES:
+            self._decoded.pop(min(list(self._decoded)), None)  # without a lock, which another thread may hold at a fork
+        self._decoded[first] = rows
+        return rows
 
 
 def _chunk_places(dataset: h5py.Dataset) -> npt.NDArray[np.int64] | None:
-    """Returns the offset, size and filter mask of every chunk in row order; size -1: it was not written. None: the index
-    has chunks that the shape does not, or one of them twice."""
+    """Returns the offset, size and filter mask of every chunk in row order, -1 for one that was not written. None: most
+    were not, or the index has chunks that the shape does not, or one of them twice."""
     listed = array("q")
-    dataset.id.chunk_iter(
-        lambda one: listed.extend((one.byte_offset, one.size, one.filter_mask, *one.chunk_offset))  # type: ignore[func-returns-value]
-    )
+    dataset.id.chunk_iter(lambda one: listed.extend((one.byte_offset, one.size, one.filter_mask, *one.chunk_offset)))
     counts = chunk_grid(dataset.shape, dataset.chunks)
     total = math.prod(counts)
     found = np.frombuffer(listed, np.int64).reshape(-1, 3 + len(counts))
@@ -175,3 +172,43 @@ def _chunk_places(dataset: h5py.Dataset) -> npt.NDArray[np.int64] | None:
     table = np.full((total, 3), -1, np.int64)
     table[numbers] = found[:, :3]
     return table
+
+
+# ---- through the library
+
+
+class UnreadableChunkError(Exception):
+    """The library cannot read a chunk; the message names it."""
+
+
+def read_run(dataset: h5py.Dataset, start: int, stop: int) -> npt.NDArray[Any]:
+    """Reads rows. If that fails because of a chunk, raises an UnreadableChunkError."""
+    try:
+        return np.asarray(dataset[start:stop])
+    except MemoryError:
+        raise
+    except Exception as error:
+        for at in _chunk_starts(dataset, start, stop):
+            _check_chunk(dataset, at, error)
+        raise
+
+
+def _chunk_starts(dataset: h5py.Dataset, start: int, stop: int) -> Iterator[tuple[int, ...]]:
+    """Yields where the chunks of these rows start."""
+    if dataset.chunks:
+        rows = range(start - start % dataset.chunks[0], stop, dataset.chunks[0])
+        yield from product(rows, *map(range, repeat(0), dataset.shape[1:], dataset.chunks[1:]))
+
+
+def _check_chunk(dataset: h5py.Dataset, start: tuple[int, ...], error: Exception) -> None:
+    try:
+        dataset[tuple(slice(at, at + n) for at, n in zip(start, dataset.chunks, strict=True))]
+    except MemoryError:
+        raise
+    except Exception as found:  # noqa: BLE001 - for a corrupt file it may be any
+        try:
+            info = dataset.id.get_chunk_info_by_coord(start)
+            where = f", {info.size:,} bytes at byte {info.byte_offset:,}"
+        except (OSError, RuntimeError, ValueError):
+            where = ""
+        raise UnreadableChunkError(f"the chunk at {start}{where}: {reason_of(found)}") from error

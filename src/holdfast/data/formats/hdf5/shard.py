@@ -6,7 +6,8 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Self
 
 import h5py
@@ -26,8 +27,8 @@ from .global_heaps import check_heaps
 from .handles import HANDLES
 from .object_walk import raw_of, reason_of, text_of
 from .other_files import external_problems, values_file
-from .ragged_columns import PackedColumn
-from .raw_chunks import RawDataset
+from .ragged_columns import BeginRun, PackedColumn
+from .raw_chunks import RawDataset, UnreadableChunkError, read_run
 from .schema_layout import (
     IncompatibleTypeError,
     InconsistentFileError,
@@ -66,7 +67,8 @@ class HDF5Shard:
         self._given = None if schema is None else check_schema(schema)
         self._schema: dict[str, Column] | None = None
         self._schema_stored = False  # the schema is the file's own: what does not fit it is corrupt
-        self._raw: dict[tuple[str, Column], RawDataset | None] = {}
+        self._found: tuple[h5py.File | None, dict[str, h5py.Dataset | PackedColumn]] = None, {}  # of that handle
+        self._raw: dict[str, RawDataset | None] = {}
         self._closed = True  # for __del__ if the following raises
         self._identity = HANDLES.take(self.path)
         self._closed = False
@@ -133,6 +135,15 @@ class HDF5Shard:
         names[:] = [name for name in names if not name.startswith(tuple(packed))]
 
     def _dataset(self, key: str) -> h5py.Dataset | PackedColumn:
+        file = self._file()
+        if self._found[0] is not file:
+            self._found = file, {}
+        found = self._found[1]
+        if key not in found:
+            found[key] = self._find_dataset(key)
+        return found[key]
+
+    def _find_dataset(self, key: str) -> h5py.Dataset | PackedColumn:
         with self._corrupt_on_error(f"dataset {key!r}"):
             try:
                 found = self._file()[raw_of(key)]
@@ -288,70 +299,61 @@ class HDF5Shard:
         self, start: int, stop: int, schema: GivenSchema | None = None, reader: Any = None
     ) -> Callable[[], Batch]:
         check_range(self.path, len(self), start, stop)
-        columns = self.schema if schema is None else check_schema(schema)
-        begun = {name: self._begin(name, column, start, stop, reader) for name, column in columns.items()}
-        return lambda: {name: finish() for name, finish in begun.items()}
+        return self._begin_columns(range(start, stop), schema, reader)
 
     def read_rows(self, rows: Rows, schema: GivenSchema | None = None) -> Batch:
-        numbers = check_rows(self.path, len(self), rows)
+        return self._begin_columns(check_rows(self.path, len(self), rows), schema, None)()
+
+    def _begin_columns(self, rows: Sequence[int], schema: GivenSchema | None, reader: Any) -> Callable[[], Batch]:
         columns = self.schema if schema is None else check_schema(schema)
-        return {name: self._read(name, column, numbers) for name, column in columns.items()}
+        begun = {name: self._begin(name, column, rows, reader) for name, column in columns.items()}
+        return lambda: {name: finish() for name, finish in begun.items()}
 
-    def _begin(self, name: str, column: Column, start: int, stop: int, reader: Any) -> Callable[[], ColumnData]:
+    def _begin(self, name: str, column: Column, rows: Sequence[int], reader: Any) -> Callable[[], ColumnData]:
         """Begins to read a column, in the threads of `reader` if that is given."""
-        raw = self._raw_dataset(key_of(name, column), column)
-        if raw is None:
-            return lambda: self._read(name, column, range(start, stop))
-        finish = raw.begin(HANDLES.fd(self._identity), start, stop, reader)
-
-        def read() -> ColumnData:
-            values = finish()
-            if values is None:  # the library says what is wrong
-                return self._read(name, column, range(start, stop))
-            return self._converted(name, column, range(start, stop), lambda: as_column(values, column))
-
-        return read
-
-    def _raw_dataset(self, key: str, column: Column) -> RawDataset | None:
-        """Returns where a dataset is in the file; None if the library must read it, or must say why it cannot."""
-        self._file()  # raises if it is closed
-        if (key, column) not in self._raw:
-            found = None
-            try:
-                dataset = self._dataset(key) if _is_needed(column) or self._has(key) else None
-                if isinstance(dataset, h5py.Dataset) and len(dataset) == len(self):
-                    check_fit(column, dataset.dtype, dataset.shape[1:])
-                    found = RawDataset.of(dataset)
-            except MemoryError:
-                raise
-            except Exception:  # noqa: BLE001 - reading through the library raises it again, with all its details
-                pass
-            self._raw[key, column] = found
-        return self._raw[key, column]
-
-    def _read(self, name: str, column: Column, rows: Sequence[int]) -> ColumnData:
         key = key_of(name, column)
         if not _is_needed(column) and not self._has(key):
-            return fill(name, column, len(rows))
+            return lambda: fill(name, column, len(rows))
         dataset = self._dataset(key)
         if len(dataset) != len(self):
             reason = f"dataset {key!r} has {len(dataset):,} rows, the others have {len(self):,}"
             raise FormatError(self.path, None, None, reason, "Name the datasets that belong together in a schema")
+        with self._naming_rows(name, column, rows):
+            begin_run = partial(self._begin_run, reader)
+            if isinstance(dataset, PackedColumn):
+                finish = dataset.begin(rows, column, begin_run)
+            else:
+                check_fit(column, dataset.dtype, dataset.shape[1:])
+                finish = partial(_finish, _begin_rows(dataset, rows, begin_run), dataset.dtype, column)
 
         def read() -> ColumnData:
-            if isinstance(dataset, PackedColumn):
-                return dataset.read(rows, column)
-            check_fit(column, dataset.dtype, dataset.shape[1:])
-            raw = dataset[rows.start : rows.stop] if isinstance(rows, range) else _pick(dataset, rows)
-            return as_column(in_native_order(raw, dataset.dtype), column)
+            with self._naming_rows(name, column, rows):
+                return finish()
 
-        return self._converted(name, column, rows, read)
+        return read
 
-    def _converted(self, name: str, column: Column, rows: Sequence[int], read: Callable[[], ColumnData]) -> ColumnData:
-        """Returns what `read` does, and turns its exceptions into errors that name the dataset and the rows."""
+    def _begin_run(self, reader: Any, dataset: h5py.Dataset, start: int, stop: int) -> Callable[[], npt.NDArray[Any]]:
+        """Begins to read rows straight from the file. The library reads what cannot be read so, or says why."""
+        name = dataset.name
+        if name not in self._raw:
+            self._raw[name] = None
+            with suppress(Exception):  # the library says what is wrong with its index
+                self._raw[name] = RawDataset.of(dataset)
+        raw = self._raw[name]
+        finish = None if raw is None else raw.begin(HANDLES.fd(self._identity), start, stop, reader)
+
+        def read() -> npt.NDArray[Any]:
+            values = None if finish is None else finish()
+            return read_run(dataset, start, stop) if values is None else values
+
+        return read
+
+    @contextmanager
+    def _naming_rows(self, name: str, column: Column, rows: Sequence[int]) -> Iterator[None]:
+        """Turns exceptions into errors that name the dataset and the rows."""
         key = key_of(name, column)
         try:
-            return read()
+            yield
         except IncompatibleTypeError as error:
             damaged = isinstance(error, InconsistentFileError) or (
                 self._schema_stored and self.schema.get(name) == column
@@ -362,12 +364,13 @@ class HDF5Shard:
             raise
         except Exception as error:
             which = f"rows {min(rows):,} to {max(rows):,}" if rows else "no rows"
-            reason = f"dataset {key!r}: {which} cannot be read: {reason_of(error)}"
-            raise CorruptError(self.path, None, None, reason) from error
+            found = str(error) if isinstance(error, UnreadableChunkError) else reason_of(error)
+            raise CorruptError(self.path, None, None, f"dataset {key!r}: {which} cannot be read: {found}") from error
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self._found = None, {}
             HANDLES.give(self._identity)
 
     def __enter__(self) -> Self:
@@ -393,17 +396,25 @@ def _row_bytes(dataset: h5py.Dataset) -> int:
     return int(math.prod(dataset.shape[1:]) * dataset.dtype.itemsize)
 
 
-def _pick(dataset: h5py.Dataset, rows: Sequence[int]) -> npt.NDArray[Any]:
-    """Reads rows in any order, each chunk once: h5py's own fancy indexing is slow, and needs sorted rows."""
+def _finish(read: Callable[[], npt.NDArray[Any]], dtype: np.dtype[Any], column: Column) -> ColumnData:
+    return as_column(in_native_order(read(), dtype), column)
+
+
+def _begin_rows(dataset: h5py.Dataset, rows: Sequence[int], begin_run: BeginRun) -> Callable[[], npt.NDArray[Any]]:
+    """Begins to read rows in any order, each chunk once: h5py's own fancy indexing is slow, and needs sorted rows."""
+    if isinstance(rows, range):
+        return begin_run(dataset, rows.start, rows.stop)
     if not rows:
-        return np.asarray(dataset[0:0])
+        return begin_run(dataset, 0, 0)
     unique, inverse = np.unique(np.asarray(rows, np.int64), return_inverse=True)
     size = dataset.chunks[0] if dataset.chunks else max(1, _JOIN_BYTES // max(_row_bytes(dataset), 1))
     chunk = unique // size
-    breaks = np.flatnonzero((np.diff(unique) > 1) & (np.diff(chunk) > 0)) + 1
-    parts = []
-    for group in np.split(unique, breaks):
-        first = int(group[0])
-        parts.append(np.asarray(dataset[first : int(group[-1]) + 1])[group - first])
-    joined: npt.NDArray[Any] = np.concatenate(parts)[inverse]
-    return joined
+    groups = np.split(unique, np.flatnonzero((np.diff(unique) > 1) & (np.diff(chunk) > 0)) + 1)
+    begun = [begin_run(dataset, int(group[0]), int(group[-1]) + 1) for group in groups]
+
+    def read() -> npt.NDArray[Any]:
+        parts = [finish()[group - group[0]] for finish, group in zip(begun, groups, strict=True)]
+        joined: npt.NDArray[Any] = np.concatenate(parts)[inverse]
+        return joined
+
+    return read

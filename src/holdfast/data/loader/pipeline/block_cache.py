@@ -350,7 +350,7 @@ class Readahead:
 
         def filled() -> BytesColumn | None:
             is_complete = reader.take(number) == fill.size
-            return shard.filled(first, stop, memory) if is_complete else None  # type: ignore[attr-defined,no-any-return]
+            return shard.filled(first, stop, memory) if is_complete else None  # type: ignore[attr-defined]
 
         return filled
 
