@@ -27,6 +27,7 @@ from .raw_values import chunk_options
 _MAX_CHUNK_BYTES = 64 << 20
 _PIECE_BYTES = 1 << 18  # a dataset without chunks is read in pieces, which threads share
 _KINDS = "iufbS"
+_SMALL_BYTES = 1 << 15  # waking another thread takes longer
 _CACHE_BYTES = 1 << 20  # of decoded chunks of a dataset, as the library has
 _SPARSE = 4  # a table has at most this many times the chunks that are in the file
 
@@ -117,7 +118,7 @@ class RawDataset:
         if job is None:
             return lambda: None
         out, given = job
-        if reader is None:
+        if reader is None or out.nbytes < _SMALL_BYTES:
             return lambda: out if readahead.read_rows(fd, *given) < 0 else None
         number = reader.begin_rows(fd, *given)
         return lambda: out if reader.take(number) < 0 else None
