@@ -5,57 +5,51 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
-
-#define MAX_THREADS 16
+#include <unistd.h>
 
 struct hf_readahead {
-    pthread_t thread[MAX_THREADS];
-    int threads;
+    pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t fresh, finished;
-    hf_job *first, *last; /* with pieces that are not begun yet */
-    hf_scratch scratch;   /* of the thread that waits */
+    hf_job *first, *last; /* not begun yet */
     int ending;
 };
 
-static void remove_job(hf_readahead *a, hf_job *job) {
-    hf_job *before = NULL;
-    for (hf_job *one = a->first; one != job; one = one->next) {
-        before = one;
-    }
-    *(before ? &before->next : &a->first) = job->next;
-    if (a->last == job) {
-        a->last = before;
-    }
-}
-
-/* Reads the next piece of a job, with the lock released meanwhile. */
-static void run_piece(hf_readahead *a, hf_job *job, hf_scratch *scratch) {
-    size_t piece = job->begun++;
-    if (job->begun == job->pieces) {
-        remove_job(a, job);
-    }
-    pthread_mutex_unlock(&a->lock);
-    job->run(job, piece, scratch);
-    pthread_mutex_lock(&a->lock);
-    if (++job->done == job->pieces) {
-        pthread_cond_broadcast(&a->finished);
+static void read_job(hf_job *job) {
+    while (job->got < job->size) {
+        ssize_t n = pread(job->fd, job->to + job->got, job->size - job->got, job->offset + (off_t)job->got);
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n < 0) {
+            job->error = errno;
+        }
+        if (n <= 0) {
+            return; /* the file ends here */
+        }
+        job->got += (size_t)n;
     }
 }
 
 static void *serve(void *arg) {
     hf_readahead *a = arg;
-    hf_scratch scratch = {0};
     pthread_mutex_lock(&a->lock);
-    while (!a->ending) {
-        if (a->first) {
-            run_piece(a, a->first, &scratch);
-        } else {
+    for (;;) {
+        while (!a->first && !a->ending) {
             pthread_cond_wait(&a->fresh, &a->lock);
         }
+        if (a->ending) {
+            break;
+        }
+        hf_job *job = a->first;
+        a->first = job->next;
+        pthread_mutex_unlock(&a->lock);
+        read_job(job);
+        pthread_mutex_lock(&a->lock);
+        job->done = 1;
+        pthread_cond_broadcast(&a->finished);
     }
     pthread_mutex_unlock(&a->lock);
-    hf_scratch_free(&scratch);
     return NULL;
 }
 
@@ -64,15 +58,15 @@ static int start_thread(hf_readahead *a) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&a->thread[a->threads], NULL, serve, a);
+    int error = pthread_create(&a->thread, NULL, serve, a);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!error) {
-        pthread_setname_np(a->thread[a->threads++], "hold-ahead");
+        pthread_setname_np(a->thread, "hold-ahead");
     }
     return error;
 }
 
-hf_readahead *hf_readahead_start(int threads) {
+hf_readahead *hf_readahead_start(void) {
     hf_readahead *a = calloc(1, sizeof *a);
     if (!a) {
         errno = ENOMEM;
@@ -81,11 +75,8 @@ hf_readahead *hf_readahead_start(int threads) {
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->fresh, NULL);
     pthread_cond_init(&a->finished, NULL);
-    int error = 0;
-    while (!error && a->threads < threads && a->threads < MAX_THREADS) {
-        error = start_thread(a);
-    }
-    if (!a->threads) {
+    int error = start_thread(a);
+    if (error) {
         free(a);
         errno = error;
         return NULL;
@@ -100,33 +91,23 @@ void hf_readahead_begin(hf_readahead *a, hf_job *job) {
         a->last->next = job;
     } else {
         a->first = job;
-    }
-    a->last = job;
-    if (job->pieces > 1) {
-        pthread_cond_broadcast(&a->fresh);
-    } else {
         pthread_cond_signal(&a->fresh);
     }
+    a->last = job;
     pthread_mutex_unlock(&a->lock);
 }
 
 int hf_readahead_is_done(hf_readahead *a, const hf_job *job) {
     pthread_mutex_lock(&a->lock);
-    int done = job->done == job->pieces;
+    int done = job->done;
     pthread_mutex_unlock(&a->lock);
     return done;
 }
 
-void hf_readahead_wait(hf_readahead *a, hf_job *job) {
+void hf_readahead_wait(hf_readahead *a, const hf_job *job) {
     pthread_mutex_lock(&a->lock);
-    while (job->done < job->pieces) {
-        if (job->begun < job->pieces) {
-            run_piece(a, job, &a->scratch);
-        } else if (a->first) { /* another thread reads the last piece: what comes next is done meanwhile */
-            run_piece(a, a->first, &a->scratch);
-        } else {
-            pthread_cond_wait(&a->finished, &a->lock);
-        }
+    while (!job->done) {
+        pthread_cond_wait(&a->finished, &a->lock);
     }
     pthread_mutex_unlock(&a->lock);
 }
@@ -134,14 +115,11 @@ void hf_readahead_wait(hf_readahead *a, hf_job *job) {
 void hf_readahead_end(hf_readahead *a) {
     pthread_mutex_lock(&a->lock);
     a->ending = 1;
-    pthread_cond_broadcast(&a->fresh);
+    pthread_cond_signal(&a->fresh);
     pthread_mutex_unlock(&a->lock);
-    for (int i = 0; i < a->threads; i++) {
-        pthread_join(a->thread[i], NULL);
-    }
+    pthread_join(a->thread, NULL);
     pthread_cond_destroy(&a->finished);
     pthread_cond_destroy(&a->fresh);
     pthread_mutex_destroy(&a->lock);
-    hf_scratch_free(&a->scratch);
     free(a);
 }

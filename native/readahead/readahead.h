@@ -1,30 +1,31 @@
-/* Threads that read from files into memory, one job after the other, and never need the interpreter. */
+/* A thread that reads from files into memory, one job after the other, and never needs the interpreter. */
 #pragma once
 
-#include "chunks.h"
-
 #include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
 
-/* What is read in pieces, which any thread reads, several at once. */
 typedef struct hf_job {
-    void (*run)(struct hf_job *job, size_t piece, hf_scratch *scratch);
-    size_t pieces;
-    size_t begun, done; /* pieces */
+    int fd;
+    off_t offset;
+    uint8_t *to;
+    size_t size;
+    size_t got;
+    int error; /* an errno, or 0 */
+    int done;
     struct hf_job *next;
 } hf_job;
 
 typedef struct hf_readahead hf_readahead;
 
 /* NULL with errno set: no memory, or no thread is to be had. */
-hf_readahead *hf_readahead_start(int threads);
+hf_readahead *hf_readahead_start(void);
 
-/* The job and its memory stay the caller's, and must stay until it was waited for or the threads have ended. */
+/* The job and its memory stay the caller's, and must stay until it was waited for or the thread has ended. */
 void hf_readahead_begin(hf_readahead *a, hf_job *job);
 
 int hf_readahead_is_done(hf_readahead *a, const hf_job *job);
+void hf_readahead_wait(hf_readahead *a, const hf_job *job);
 
-/* Reads pieces as well while it waits. For one thread at a time. */
-void hf_readahead_wait(hf_readahead *a, hf_job *job);
-
-/* Pieces that are being read are finished; what was not begun is never read, and is not to be waited for. */
+/* The job that is being read is finished; what was not begun is never read, and is not to be waited for. */
 void hf_readahead_end(hf_readahead *a);

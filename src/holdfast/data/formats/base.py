@@ -116,10 +116,8 @@ class PlacedShard(Protocol):
 class AheadShard(Protocol):
     """A shard that can begin to read in other threads."""
 
-    def begin(
-        self, start: int, stop: int, schema: GivenSchema | None = None, reader: Any = None
-    ) -> Callable[[], Batch]:
-        """Begins to read the samples [start, stop) in the threads of `reader`, a `_readahead.Reader`, as far as it can.
+    def begin(self, start: int, stop: int, schema: GivenSchema | None = None, pool: Any = None) -> Callable[[], Batch]:
+        """Begins to read the samples [start, stop) in the threads of `pool`, a `_chunks.Pool`, as far as it can.
         Returns a function that returns them."""
 
 

@@ -18,7 +18,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from ...._native.c_modules import readahead
+from ...._native import c_modules
 from .chunks import chunk_grid
 from .filters import FLETCHER32, GZIP, LZ4, SHUFFLE, ZSTD, filters_of, plugin_library
 from .object_walk import reason_of
@@ -49,7 +49,7 @@ def _can_decode(code: int) -> bool:
             wanted = [("zstd", plugin_library(code))]
         case _:
             return False
-    return any(path and readahead.load_codec(name, path) for name, path in wanted)
+    return any(path and c_modules.chunks.load_codec(name, path) for name, path in wanted)
 
 
 class RawDataset:
@@ -68,14 +68,14 @@ class RawDataset:
         self._beside = math.prod(chunk_grid(self._shape[1:], chunks[1:]))  # chunks with values of the same rows
         flat = [number for one in filters for number in one]
         self._layout = np.array([self._dtype.itemsize, len(self._shape), *self._shape, *chunks, *flat], np.int64)
-        row_bytes = math.prod(self._shape[1:]) * self._dtype.itemsize
-        self._is_cached = bool(filters) and chunks[0] * row_bytes <= _CACHE_BYTES
+        self._row_bytes = math.prod(self._shape[1:]) * self._dtype.itemsize
+        self._is_cached = bool(filters) and chunks[0] * self._row_bytes <= _CACHE_BYTES
         self._decoded: dict[int, npt.NDArray[Any]] = {}  # by their first row
 
     @classmethod
     def of(cls, dataset: h5py.Dataset) -> RawDataset | None:
         """Returns None for a dataset that only the library can read."""
-        if readahead is None or not math.prod(dataset.shape) or dataset.file.driver != "sec2":
+        if c_modules.chunks is None or not math.prod(dataset.shape) or dataset.file.driver != "sec2":
             return None
         dtype, plist = dataset.dtype, dataset.id.get_create_plist()
         if dtype.kind not in _KINDS or not dataset.id.get_type().equal(h5py.h5t.py_create(dtype)):
@@ -109,28 +109,34 @@ class RawDataset:
 
         return cls(dataset, (rows, *shape[1:]), [], places)
 
-    def begin(self, fd: int, start: int, stop: int, reader: Any = None) -> FinishRaw:
-        """Begins to read rows, in the threads of `reader` if that is given."""
+    def begin(self, fd: int, start: int, stop: int, pool: Any = None) -> FinishRaw:
+        """Begins to read rows, in the threads of `pool` if that is given."""
         size = self._chunk_rows
         if self._is_cached and (-(-stop // size) - start // size) * size > 2 * (stop - start):
             return lambda: self._from_cache(fd, start, stop)
         job = self._job(start, stop)
         if job is None:
             return lambda: None
-        out, given = job
-        if reader is None or out.nbytes < _SMALL_BYTES:
-            return lambda: out if readahead.read_rows(fd, *given) < 0 else None
-        number = reader.begin_rows(fd, *given)
-        return lambda: out if reader.take(number) < 0 else None
+        if pool is None or (stop - start) * self._row_bytes < _SMALL_BYTES:
+            return lambda: self._read(fd, start, stop, job)
+        number = pool.begin(fd, *job)
 
-    def _job(self, start: int, stop: int) -> tuple[npt.NDArray[Any], tuple[Any, ...]] | None:
-        """Returns memory for rows, and the arguments for reading them. None: not all chunks were written."""
+        def finish() -> npt.NDArray[Any] | None:
+            memory = pool.take(number)
+            return None if memory is None else np.frombuffer(memory, self._dtype).reshape(-1, *self._shape[1:])
+
+        return finish
+
+    def _job(self, start: int, stop: int) -> tuple[Any, ...] | None:
+        """Returns the arguments for reading rows. None: not all chunks were written."""
         low, high = start // self._chunk_rows * self._beside, -(-stop // self._chunk_rows) * self._beside
         places = self._places(low, high)
-        if start == stop or places[:, 1].min() < 0:
-            return None
+        return None if start == stop or places[:, 1].min() < 0 else (self._layout, places, low, start, stop)
+
+    def _read(self, fd: int, start: int, stop: int, job: tuple[Any, ...] | None) -> npt.NDArray[Any] | None:
         out = np.empty((stop - start, *self._shape[1:]), self._dtype)
-        return out, (self._layout, places, low, start, stop, out.view(np.uint8).reshape(-1))
+        given = () if job is None else (fd, *job, out.view(np.uint8).reshape(-1))
+        return out if given and c_modules.chunks.read_rows(*given) else None
 
     def _from_cache(self, fd: int, start: int, stop: int) -> npt.NDArray[Any] | None:
         """Reads a small part of some chunks, and keeps these decoded: other parts of them are often read next."""
@@ -138,18 +144,18 @@ class RawDataset:
         for first in range(start - start % self._chunk_rows, stop, self._chunk_rows):
             found = self._decoded.get(first)
             if found is None:
-                job = self._job(first, min(first + self._chunk_rows, self._shape[0]))
-                if job is None or readahead.read_rows(fd, *job[1]) >= 0:
+                end = min(first + self._chunk_rows, self._shape[0])
+                found = self._read(fd, first, end, self._job(first, end))
+                if found is None:
                     return None
-                found = self._keep(first, job[0])
+                self._keep(first, found)
             parts.append(found[max(start - first, 0) : stop - first])
         return np.concatenate(parts) if parts else None
 
-    def _keep(self, first: int, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _keep(self, first: int, rows: npt.NDArray[Any]) -> None:
         while self._decoded and sum(one.nbytes for one in list(self._decoded.values())) + rows.nbytes > _CACHE_BYTES:
             self._decoded.pop(min(list(self._decoded)), None)  # without a lock, which another thread may hold at a fork
         self._decoded[first] = rows
-        return rows
 
 
 def _chunk_places(dataset: h5py.Dataset) -> npt.NDArray[np.int64] | None:

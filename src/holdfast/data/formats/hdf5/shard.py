@@ -295,22 +295,20 @@ class HDF5Shard:
     def read(self, start: int, stop: int, schema: GivenSchema | None = None) -> Batch:
         return self.begin(start, stop, schema)()
 
-    def begin(
-        self, start: int, stop: int, schema: GivenSchema | None = None, reader: Any = None
-    ) -> Callable[[], Batch]:
+    def begin(self, start: int, stop: int, schema: GivenSchema | None = None, pool: Any = None) -> Callable[[], Batch]:
         check_range(self.path, len(self), start, stop)
-        return self._begin_columns(range(start, stop), schema, reader)
+        return self._begin_columns(range(start, stop), schema, pool)
 
     def read_rows(self, rows: Rows, schema: GivenSchema | None = None) -> Batch:
         return self._begin_columns(check_rows(self.path, len(self), rows), schema, None)()
 
-    def _begin_columns(self, rows: Sequence[int], schema: GivenSchema | None, reader: Any) -> Callable[[], Batch]:
+    def _begin_columns(self, rows: Sequence[int], schema: GivenSchema | None, pool: Any) -> Callable[[], Batch]:
         columns = self.schema if schema is None else check_schema(schema)
-        begun = {name: self._begin(name, column, rows, reader) for name, column in columns.items()}
+        begun = {name: self._begin(name, column, rows, pool) for name, column in columns.items()}
         return lambda: {name: finish() for name, finish in begun.items()}
 
-    def _begin(self, name: str, column: Column, rows: Sequence[int], reader: Any) -> Callable[[], ColumnData]:
-        """Begins to read a column, in the threads of `reader` if that is given."""
+    def _begin(self, name: str, column: Column, rows: Sequence[int], pool: Any) -> Callable[[], ColumnData]:
+        """Begins to read a column, in the threads of `pool` if that is given."""
         key = key_of(name, column)
         if not _is_needed(column) and not self._has(key):
             return lambda: fill(name, column, len(rows))
@@ -319,7 +317,7 @@ class HDF5Shard:
             reason = f"dataset {key!r} has {len(dataset):,} rows, the others have {len(self):,}"
             raise FormatError(self.path, None, None, reason, "Name the datasets that belong together in a schema")
         with self._naming_rows(name, column, rows):
-            begin_run = partial(self._begin_run, reader)
+            begin_run = partial(self._begin_run, pool)
             if isinstance(dataset, PackedColumn):
                 finish = dataset.begin(rows, column, begin_run)
             else:
@@ -332,7 +330,7 @@ class HDF5Shard:
 
         return read
 
-    def _begin_run(self, reader: Any, dataset: h5py.Dataset, start: int, stop: int) -> Callable[[], npt.NDArray[Any]]:
+    def _begin_run(self, pool: Any, dataset: h5py.Dataset, start: int, stop: int) -> Callable[[], npt.NDArray[Any]]:
         """Begins to read rows straight from the file. The library reads what cannot be read so, or says why."""
         name = dataset.name
         if name not in self._raw:
@@ -340,7 +338,7 @@ class HDF5Shard:
             with suppress(Exception):  # the library says what is wrong with its index
                 self._raw[name] = RawDataset.of(dataset)
         raw = self._raw[name]
-        finish = None if raw is None else raw.begin(HANDLES.fd(self._identity), start, stop, reader)
+        finish = None if raw is None else raw.begin(HANDLES.fd(self._identity), start, stop, pool)
 
         def read() -> npt.NDArray[Any]:
             values = None if finish is None else finish()

@@ -6,7 +6,6 @@ the next windows are read ahead, as far as the limit leaves room.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from time import perf_counter
@@ -16,17 +15,17 @@ import numpy as np
 
 from ...._native.c_modules import readahead
 from ....errors import DataError, HoldfastError, InputError
-from ...formats.base import AheadShard, FramedShard, FramesDecoder, PlacedShard, Shard
+from ...formats.base import FramedShard, FramesDecoder, PlacedShard, Shard
 from ...formats.columns import Batch, BytesColumn, Ints
 from ...formats.gather import RowPool
 from ..order.blocks import Blocks, SamplePositions
 from ..sources.catalog import ShardSet
 from ..stats import Meter
+from .decode_ahead import DecodeAhead
 
 _FRAMES = ""  # the one column of blocks that are cached as raw frames
 _SLAB_BLOCKS = 8
 _PIECE_BYTES = 2 << 20
-_DECODING_THREADS = max(1, min(4, len(os.sched_getaffinity(0)) - 1))  # beside the one that waits for them
 _OVERHEAD_BYTES = 8192  # what a block takes beside its samples: a page at each end of its buffer
 
 ReadIntact = Callable[[int, Shard, Ints], tuple[Batch, Ints]]
@@ -57,7 +56,7 @@ class BlockCache:
         self._decoder: FramesDecoder | None = None
         self._frames: dict[int, BytesColumn] = {}  # of blocks that are cached as raw frames
         self._spare: list[Any] = []  # memory of blocks that are over: fresh memory costs more than reading
-        self._readahead = Readahead(shards, blocks)
+        self._readahead: Readahead | DecodeAhead = (Readahead if self._framed else DecodeAhead)(shards, blocks)
         self._reserved: dict[int, int] = {}  # bytes by block, for those that are read ahead
         self._reserved_bytes = 0
         self._cached_bytes = 0
@@ -109,9 +108,8 @@ class BlockCache:
                 if self._slot[block] < 0 and not self._uncached[block]:
                     missing[block] = None
         if len(missing) > 1:
-            # Half of the work; but threads share the chunks of a block with the one that waits for it.
-            half = 2 if self._framed else 1
-            self._request([block for block in missing if block not in self._readahead][half - 1 :: half])
+            ahead = [block for block in missing if block not in self._readahead]
+            self._request(ahead[1::2] if self._framed else ahead)  # half of the work
         for block in sorted(missing, key=self._readahead.__contains__):
             self._load(block)
 
@@ -130,12 +128,16 @@ class BlockCache:
                 or not self._readahead.has_room
             ):
                 return
-            memory = self._memory(int(self._blocks.size_bytes[block])) if self._framed else None
-            if self._framed and memory is None:
-                continue
-            if not self._readahead.request(block, memory):
-                self._spare += [memory] if self._framed else []
-                return
+            if isinstance(self._readahead, DecodeAhead):
+                if not self._readahead.request(block):
+                    return
+            else:
+                memory = self._memory(int(self._blocks.size_bytes[block]))
+                if memory is None:
+                    continue
+                if not self._readahead.request(block, memory):
+                    self._spare.append(memory)
+                    return
             self._reserved[block] = estimate
             self._reserve(estimate)
 
@@ -145,7 +147,7 @@ class BlockCache:
 
     def _cancel_readahead(self) -> None:
         """Discards what was read ahead: its memory is needed."""
-        self._spare += self._readahead.discard()
+        self._spare += self._readahead.discard() or []
         self._reserved.clear()
         self._reserve(-self._reserved_bytes)
 
@@ -210,11 +212,15 @@ class BlockCache:
         if self._framed:
             frames = self._frames[block] = self._read_frames(block)
             return {_FRAMES: frames}
-        batch: Batch | None = self._take_ahead(block)[0]
-        if batch is not None:
-            return batch
         shard, first, stop = self._range_of(block)
-        with self.use(shard) as opened, self._meter.reading(int(self._blocks.size_bytes[block])):
+        size = int(self._blocks.size_bytes[block])
+        if isinstance(self._readahead, DecodeAhead) and block in self._readahead:
+            with self._meter.reading(size):
+                ahead = self._readahead.take(block)
+            self._reserve(-self._reserved.pop(block))
+            if ahead is not None:
+                return ahead
+        with self.use(shard) as opened, self._meter.reading(size):
             try:
                 return opened.read(first, stop, self._shards.schema(shard))
             except DataError:
@@ -227,23 +233,18 @@ class BlockCache:
     def _read_frames(self, block: int) -> BytesColumn:
         shard, first, stop = self._range_of(block)
         size = int(self._blocks.size_bytes[block])
-        frames, memory = self._take_ahead(block)
-        if frames is not None and self._decoder is not None:
-            return frames  # type: ignore[no-any-return]
+        memory = None
+        if isinstance(self._readahead, Readahead) and block in self._readahead:
+            with self._meter.reading(size):
+                frames, memory = self._readahead.take(block)
+            self._reserve(-self._reserved.pop(block))
+            if frames is not None and self._decoder is not None:
+                return frames
         with self.use(shard) as opened, self._meter.reading(size):
             assert isinstance(opened, FramedShard)
             if self._decoder is None:
                 self._decoder = opened.frames_decoder(self._shards.schema(shard))
             return opened.frames(first, stop, self._memory(size) if memory is None else memory)
-
-    def _take_ahead(self, block: int) -> tuple[Any, Any]:
-        """Returns a block that is read ahead, and its memory; None for a block that is not, or could not be read."""
-        if block not in self._readahead:
-            return None, None
-        with self._meter.reading(int(self._blocks.size_bytes[block])):
-            taken = self._readahead.take(block)
-        self._reserve(-self._reserved.pop(block))
-        return taken
 
     def _range_of(self, block: int) -> tuple[int, int, int]:
         blocks = self._blocks
@@ -299,8 +300,11 @@ class BlockCache:
 
 
 class _Request(NamedTuple):
-    finish: Callable[[], Any]  # waits for the block, and returns it; None: not all of it could be read
-    memory: Any  # that it is read into; None: its own
+    number: int
+    size_bytes: int
+    shard: PlacedShard
+    samples: tuple[int, int]  # from the first to after the last
+    memory: Any
     keeps_open: ExitStack  # the shard
 
 
@@ -311,7 +315,7 @@ class Readahead:
         self._shards, self._blocks = shards, blocks
         self._reader: Any = None
         self._requests: dict[int, _Request] = {}
-        self._read: dict[int, tuple[Any, Any]] = {}
+        self._read: dict[int, tuple[BytesColumn | None, Any]] = {}
         self._max_requests = shards.spare if readahead is not None else 0
 
     def __contains__(self, block: object) -> bool:
@@ -322,57 +326,43 @@ class Readahead:
         return len(self._requests) < self._max_requests
 
     def request(self, block: int, memory: Any) -> bool:
-        """Begins to read a block, into `memory` if that is not None. Returns False if that is not possible."""
-        number, first = int(self._blocks.shard[block]), int(self._blocks.first[block])
-        stop = first + int(self._blocks.count[block])
+        """Begins to read a block into `memory`. Returns False if that is not possible."""
+        first, count = int(self._blocks.first[block]), int(self._blocks.count[block])
         with ExitStack() as keeps_open:
             try:
-                shard = keeps_open.enter_context(self._shards.use(number))
-                finish: Callable[[], Any] | None = None
-                if memory is not None:
-                    finish = self._fill(shard, first, stop, memory)
-                elif isinstance(shard, AheadShard) and self._start(_DECODING_THREADS):
-                    finish = shard.begin(first, stop, self._shards.schema(number), self._reader)
-                else:
-                    self._max_requests = 0  # nor can other blocks be read so
-                if finish is None:
+                shard = keeps_open.enter_context(self._shards.use(int(self._blocks.shard[block])))
+                fill = shard.fill(first, first + count, memory) if isinstance(shard, PlacedShard) else None
+                if fill is None or not self._start():
                     return False
+                number = self._reader.begin(fill.fd, fill.offset, memory, fill.first, fill.size)
             except HoldfastError:
                 return False  # reading it raises the same error later
-            self._requests[block] = _Request(finish, memory, keeps_open.pop_all())
+            samples = (first, first + count)
+            kept = keeps_open.pop_all()
+            self._requests[block] = _Request(number, fill.size, shard, samples, memory, kept)  # type: ignore[arg-type]
         return True
 
-    def _fill(self, shard: Shard, first: int, stop: int, memory: Any) -> Callable[[], BytesColumn | None] | None:
-        fill = shard.fill(first, stop, memory) if isinstance(shard, PlacedShard) else None
-        if fill is None or not self._start(1):
-            return None
-        reader, number = self._reader, self._reader.begin(fill.fd, fill.offset, memory, fill.first, fill.size)
-
-        def filled() -> BytesColumn | None:
-            is_complete = reader.take(number) == fill.size
-            return shard.filled(first, stop, memory) if is_complete else None  # type: ignore[attr-defined]
-
-        return filled
-
-    def _start(self, threads: int) -> bool:
+    def _start(self) -> bool:
         if self._reader is None:
             try:
-                self._reader = readahead.Reader(threads)
+                self._reader = readahead.Reader()
             except OSError:  # no thread can be started
                 self._max_requests = 0
         return self._reader is not None
 
-    def take(self, block: int) -> tuple[Any, Any]:
-        """Waits for a block; returns its frames or rows, and the memory they are in. None: not all of it could be read;
-        reading it again says why."""
+    def take(self, block: int) -> tuple[BytesColumn | None, Any]:
+        """Waits for a block; returns its frames, and the memory they are in. None: not all of it could be read; reading
+        it again says why."""
         return self._read.pop(block) if block in self._read else self._wait_for(self._requests.pop(block))
 
-    def _wait_for(self, request: _Request) -> tuple[Any, Any]:
+    def _wait_for(self, request: _Request) -> tuple[BytesColumn | None, Any]:
         with request.keeps_open:
             try:
-                return request.finish(), request.memory
-            except (DataError, OSError):
-                return None, request.memory
+                is_complete = self._reader.take(request.number) == request.size_bytes
+            except OSError:
+                is_complete = False
+            frames = request.shard.filled(*request.samples, request.memory) if is_complete else None
+            return frames, request.memory
 
     def finish(self) -> bool:
         """Waits for all requests, and releases their files. Returns False if there were none."""
@@ -386,7 +376,7 @@ class Readahead:
         """Waits for all requests; returns the memory of all that was read ahead."""
         self.finish()
         read, self._read = self._read, {}
-        return [memory for _, memory in read.values() if memory is not None]
+        return [memory for _, memory in read.values()]
 
     def close(self) -> None:
         """Waits for the block that is being read; the others are not begun. Safe to call twice."""

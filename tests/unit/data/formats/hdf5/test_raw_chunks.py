@@ -16,14 +16,14 @@ import pytest
 
 import holdfast as hold
 import readahead_threads
-from holdfast._native.c_modules import readahead
+from holdfast._native.c_modules import chunks as native_chunks
 from holdfast.data.formats.hdf5.outputs import ConvertedHDF5
 from holdfast.data.formats.hdf5.raw_chunks import RawDataset
 from holdfast.data.formats.hdf5.schema_layout import column_of
 from holdfast.data.formats.hdf5.shard import HDF5Shard
 from holdfast.errors import CorruptError
 
-native = pytest.mark.skipif(not readahead, reason="the compiled module was not built, or not expected")
+native = pytest.mark.skipif(not native_chunks, reason="the compiled module was not built, or not expected")
 
 ROWS = 30
 DTYPES = ("<f2", "<f4", ">f4", "<f8", ">i2", "<i8", ">u8", "u1", "?", "S5")
@@ -86,20 +86,20 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_value_is_the_librarys(matrix: Path) -> None:
     rows = np.random.default_rng(1).integers(0, ROWS, 30)
     raw: list[str] = []
-    reader = readahead.Reader(2) if readahead else None
+    pool = native_chunks.Pool(2) if native_chunks else None
     with h5py.File(matrix) as file, HDF5Shard(matrix, {"skipped": hold.Array("int32")}) as shard:
         for name, dataset in file.items():
             schema = {name: column_of(dataset.dtype, dataset.shape[1:])}
             raw += [name] * (RawDataset.of(dataset) is not None)
             for start, stop in RUNS:
                 expected = dataset[start:stop]
-                for got in (shard.read(start, stop, schema), shard.begin(start, stop, schema, reader)()):
+                for got in (shard.read(start, stop, schema), shard.begin(start, stop, schema, pool)()):
                     check_equal(got[name], expected, name)
             check_equal(shard.read_rows(rows, schema)[name], dataset[:][rows], name)
-    if reader is not None:
-        reader.close()
+    if pool is not None:
+        pool.close()
     # Strings are stored as h5py has them; nothing was written of "never", and HDF5 alone has lzf.
-    assert not readahead or {name for name in file_names(matrix) if "lzf" not in name} - set(raw) == {
+    assert not native_chunks or {name for name in file_names(matrix) if "lzf" not in name} - set(raw) == {
         f"never {name}" for name in FILTERS if "lzf" not in name
     }
 
@@ -247,11 +247,11 @@ def test_wrong_arguments_are_refused() -> None:
     ]
     for change in wrong:
         with pytest.raises(ValueError, match="expected a layout"):
-            readahead.read_rows(*(change.get(i, given) for i, given in enumerate(fit)))
-    assert readahead.read_rows(*fit) == 0  # no bytes of such a chunk in the file
-    assert not readahead.load_codec("zstd", "libc.so.6")
-    assert not readahead.load_codec("zstd", "/nonexistent")
-    assert not readahead.load_codec("none", "libc.so.6")
+            native_chunks.read_rows(*(change.get(i, given) for i, given in enumerate(fit)))
+    assert not native_chunks.read_rows(*fit)  # no bytes of such a chunk in the file
+    assert not native_chunks.load_codec("zstd", "libc.so.6")
+    assert not native_chunks.load_codec("zstd", "/nonexistent")
+    assert not native_chunks.load_codec("none", "libc.so.6")
 
 
 # ---- threads, processes and memory
@@ -301,9 +301,9 @@ def test_blocks_are_read_ahead(rows: Path, monkeypatch: pytest.MonkeyPatch) -> N
     begun: list[int] = []
     begin = HDF5Shard.begin
 
-    def noted(self: HDF5Shard, start: int, stop: int, schema: Any = None, reader: Any = None) -> Any:
-        begun.extend([start] if reader is not None else [])
-        return begin(self, start, stop, schema, reader)
+    def noted(self: HDF5Shard, start: int, stop: int, schema: Any = None, pool: Any = None) -> Any:
+        begun.extend([start] if pool is not None else [])
+        return begin(self, start, stop, schema, pool)
 
     monkeypatch.setattr(HDF5Shard, "begin", noted)
     check(hold.read(rows).shuffle(seed=5, window="6MB").batch(64))
