@@ -69,6 +69,7 @@ class HDF5Shard:
         self._schema_stored = False  # the schema is the file's own: what does not fit it is corrupt
         self._found: tuple[h5py.File | None, dict[str, h5py.Dataset | PackedColumn]] = None, {}  # of that handle
         self._raw: dict[str, RawDataset | None] = {}
+        self._dtypes: dict[tuple[str, Column], Any] = {}  # of the datasets of columns that fit; None: packed
         self._closed = True  # for __del__ if the following raises
         self._identity = HANDLES.take(self.path)
         self._closed = False
@@ -310,19 +311,17 @@ class HDF5Shard:
     def _begin(self, name: str, column: Column, rows: Sequence[int], pool: Any) -> Callable[[], ColumnData]:
         """Begins to read a column, in the threads of `pool` if that is given."""
         key = key_of(name, column)
-        if not _is_needed(column) and not self._has(key):
-            return lambda: fill(name, column, len(rows))
+        if (key, column) not in self._dtypes:
+            if not _is_needed(column) and not self._has(key):
+                return lambda: fill(name, column, len(rows))
+            self._check_column(name, key, column, rows)
         dataset = self._dataset(key)
-        if len(dataset) != len(self):
-            reason = f"dataset {key!r} has {len(dataset):,} rows, the others have {len(self):,}"
-            raise FormatError(self.path, None, None, reason, "Name the datasets that belong together in a schema")
         with self._naming_rows(name, column, rows):
-            begin_run = partial(self._begin_run, pool)
             if isinstance(dataset, PackedColumn):
-                finish = dataset.begin(rows, column, begin_run)
+                finish = dataset.begin(rows, column, partial(self._begin_run, pool, None))
             else:
-                check_fit(column, dataset.dtype, dataset.shape[1:])
-                finish = partial(_finish, _begin_rows(dataset, rows, begin_run), dataset.dtype, column)
+                begun = _begin_rows(dataset, rows, partial(self._begin_run, pool, key))
+                finish = partial(_finish, begun, self._dtypes[key, column], column)
 
         def read() -> ColumnData:
             with self._naming_rows(name, column, rows):
@@ -330,9 +329,24 @@ class HDF5Shard:
 
         return read
 
-    def _begin_run(self, pool: Any, dataset: h5py.Dataset, start: int, stop: int) -> Callable[[], npt.NDArray[Any]]:
+    def _check_column(self, name: str, key: str, column: Column, rows: Sequence[int]) -> None:
+        """Checks once that a dataset can be read as this column: h5py takes a lock for every question."""
+        dataset = self._dataset(key)
+        if len(dataset) != len(self):
+            reason = f"dataset {key!r} has {len(dataset):,} rows, the others have {len(self):,}"
+            raise FormatError(self.path, None, None, reason, "Name the datasets that belong together in a schema")
+        dtype = None
+        if isinstance(dataset, h5py.Dataset):
+            with self._naming_rows(name, column, rows):
+                dtype = dataset.dtype
+                check_fit(column, dtype, dataset.shape[1:])
+        self._dtypes[key, column] = dtype
+
+    def _begin_run(
+        self, pool: Any, key: str | None, dataset: h5py.Dataset, start: int, stop: int
+    ) -> Callable[[], npt.NDArray[Any]]:
         """Begins to read rows straight from the file. The library reads what cannot be read so, or says why."""
-        name = dataset.name
+        name = dataset.name if key is None else key
         if name not in self._raw:
             self._raw[name] = None
             with suppress(Exception):  # the library says what is wrong with its index
