@@ -102,7 +102,7 @@ typedef struct {
 } pool;
 
 typedef struct {
-    PyObject_HEAD pool *owner;
+    PyObject_HEAD pool *owner; /* NULL until it is taken: a pool must not refer to itself */
     void *data;
     size_t size, room;
 } memory;
@@ -131,7 +131,6 @@ static PyObject *new_memory(pool *self, size_t size) {
     allocfunc alloc = (allocfunc)PyType_GetSlot(memory_type, Py_tp_alloc);
     memory *m = (memory *)alloc(memory_type, 0);
     if (m) {
-        m->owner = (pool *)Py_NewRef((PyObject *)self);
         m->size = size, m->room = room;
         m->data = take_spare(self, room);
         if (!m->data) {
@@ -145,7 +144,7 @@ static PyObject *new_memory(pool *self, size_t size) {
 static void memory_dealloc(PyObject *op) {
     memory *m = (memory *)op;
     PyTypeObject *type = Py_TYPE(op);
-    if (m->data && m->owner->threads) {
+    if (m->data && m->owner && m->owner->threads) {
         spare *s = m->data;
         *s = (spare){m->room, m->owner->spares};
         m->owner->spares = s;
@@ -278,6 +277,7 @@ static PyObject *pool_take(PyObject *op, PyObject *arg) {
     *at = r->next; /* one thread at a time: nothing has changed meanwhile */
     int good = atomic_load(&r->read.failed) == r->read.job.pieces;
     PyObject *taken = Py_NewRef(good ? r->memory : Py_None);
+    ((memory *)r->memory)->owner = (pool *)Py_NewRef(op);
     free_reading(r);
     return taken;
 }
