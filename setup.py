@@ -38,6 +38,6 @@ def _preload_library() -> Extension:
 
 
 setup(
-    ext_modules=[*map(_extension, ("codec", "png", "readahead")), _preload_library()],
+    ext_modules=[*map(_extension, ("chunks", "codec", "png", "readahead")), _preload_library()],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

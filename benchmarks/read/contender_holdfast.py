@@ -53,7 +53,7 @@ def files(job: Job) -> Batches:
 
 
 def hdf5(job: Job) -> Batches:
-    return _each(_shuffled(job, ROW).batch(BATCH["hdf5"]))
+    return _each(_shuffled(job, ROW).batch(BATCH[job["data"]]))
 
 
 def _shuffled(job: Job, schema: dict[str, Any], **options: bool) -> Any:

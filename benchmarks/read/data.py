@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.common.workload import EMBED, small_columns
-from benchmarks.read.tasks import CHUNK_ROWS, INTERLEAVED, Data
+from benchmarks.read.tasks import CHUNK_ROWS, INTERLEAVED, PACKED, Data
 
 VERSION = 1  # increase it when the data change at the same sizes
 CLASSES = 10
@@ -82,7 +82,8 @@ def data_set(folder: Path, kind: Data, sizes: Sizes, log: Callable[[str], None])
 def _rows(kind: Data, sizes: Sizes) -> int:
     if kind in ("png", "jpeg"):
         return sizes.images
-    return {"examples": sizes.examples, "files": sizes.files, "short": sizes.short, "hdf5": sizes.hdf5_rows}[kind]
+    rows = {"examples": sizes.examples, "files": sizes.files, "short": sizes.short}
+    return rows.get(kind, sizes.hdf5_rows)
 
 
 def _names(kind: Data, home: Path) -> list[str]:
@@ -129,12 +130,20 @@ def _make_files(kind: str, rows: int, home: Path) -> None:
 def _make_hdf5(kind: str, rows: int, home: Path) -> None:
     import h5py
 
+    packing: dict[str, Any] = {}
+    if kind != "hdf5":
+        import hdf5plugin
+
+        packings = {"hdf5-gzip": {"compression": "gzip"}, "hdf5-lz4": hdf5plugin.LZ4(), "hdf5-zstd": hdf5plugin.Zstd()}
+        packing = {**packings[kind], "shuffle": True}
     rng = np.random.default_rng(11)
     with h5py.File(home / "rows.h5", "x") as file:
-        values = file.create_dataset("values", (rows, ROW_FLOATS), np.float32, chunks=(CHUNK_ROWS, ROW_FLOATS))
+        shape, chunks = (rows, ROW_FLOATS), (CHUNK_ROWS, ROW_FLOATS)
+        values = file.create_dataset("values", shape, np.float32, chunks=chunks, **packing)
         for start in range(0, rows, 4096):
             stop = min(start + 4096, rows)
-            values[start:stop] = rng.random((stop - start, ROW_FLOATS), np.float32)
+            numbers = rng.random((stop - start, ROW_FLOATS), np.float32)
+            values[start:stop] = np.round(numbers * 1000) / 1024 if packing else numbers  # measured to three digits
         file.create_dataset("label", data=rng.integers(0, 1000, rows))
 
 
@@ -144,7 +153,7 @@ _MAKERS: dict[Data, Callable[[str, int, Path], Any]] = {
     "png": _make_images,
     "jpeg": _make_images,
     "files": _make_files,
-    "hdf5": _make_hdf5,
+    **dict.fromkeys(("hdf5", *PACKED), _make_hdf5),
 }
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Data = Literal["examples", "png", "jpeg", "files", "short", "hdf5"]
+Data = Literal["examples", "png", "jpeg", "files", "short", "hdf5", "hdf5-gzip", "hdf5-lz4", "hdf5-zstd"]
 
-BATCH = {"examples": 256, "png": 32, "jpeg": 32, "files": 256, "short": 256, "hdf5": 256}
+PACKED: tuple[Data, ...] = ("hdf5-gzip", "hdf5-lz4", "hdf5-zstd")  # with the shuffle filter
+BATCH = {"examples": 256, "png": 32, "jpeg": 32, "files": 256, "short": 256} | dict.fromkeys(("hdf5", *PACKED), 256)
 
 # The size of a peer's shuffle buffer, in samples. holdfast's window is at least as large.
-SHUFFLE = {"examples": 8192, "png": 256, "jpeg": 256, "files": 50_000, "short": 8192, "hdf5": 8192}
-WINDOW = {"examples": "64MB", "png": "64MB", "jpeg": "64MB", "files": "256MB", "short": "64MB", "hdf5": "64MB"}
+SHUFFLE = {"examples": 8192, "png": 256, "jpeg": 256, "files": 50_000, "short": 8192}
+SHUFFLE |= dict.fromkeys(("hdf5", *PACKED), 8192)
+WINDOW = {"examples": "64MB", "png": "64MB", "jpeg": "64MB", "files": "256MB", "short": "64MB"}
+WINDOW |= dict.fromkeys(("hdf5", *PACKED), "64MB")
 
 WORKERS = 2
 CHUNK_ROWS = 64  # of an HDF5 file, 4 kB each: chunks of 256 KiB
@@ -121,7 +124,19 @@ TASKS = (
         (
             Peer("torch", "hdf5", "DataLoader(2), h5py row by row", 2),
             Peer("torch", "hdf5_anywhere", "the same, all rows shuffled"),
+            Peer("h5py", "hdf5", "h5py by hand, one thread", 1.2),
         ),
+    ),
+    *(
+        Task(
+            "6",
+            kind,
+            f"the same, compressed with {kind.partition('-')[2]}",
+            kind,
+            "hdf5",
+            (Peer("h5py", "hdf5", "h5py by hand, one thread", 1.2),),
+        )
+        for kind in PACKED
     ),
 )
 

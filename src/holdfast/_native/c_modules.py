@@ -1,5 +1,6 @@
 """Loads the optional C extensions: each is a module, or None where it was not compiled or HOLDFAST_NATIVE=0.
 
+    chunks     threads that read and decode the chunks of HDF5 files
     readahead  a thread that reads file ranges into memory ahead of their use
     png        the unfilter step of PNG decoding
 
@@ -13,6 +14,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import _chunks as chunks
     from . import _png as png
     from . import _readahead as readahead
 else:
@@ -28,6 +30,6 @@ else:
                 raise
             return None
 
-    png, readahead = _load("_png"), _load("_readahead")
+    chunks, png, readahead = _load("_chunks"), _load("_png"), _load("_readahead")
 
-__all__ = ["png", "readahead"]
+__all__ = ["chunks", "png", "readahead"]

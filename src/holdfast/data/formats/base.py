@@ -114,6 +114,15 @@ class PlacedShard(Protocol):
 
 
 @runtime_checkable
+class AheadShard(Protocol):
+    """A shard that can begin to read in other threads."""
+
+    def begin(self, start: int, stop: int, schema: GivenSchema | None = None, pool: Any = None) -> Callable[[], Batch]:
+        """Begins to read the samples [start, stop) in the threads of `pool`, a `_chunks.Pool`, as far as it can.
+        Returns a function that returns them."""
+
+
+@runtime_checkable
 class KeyedShard(Protocol):
     """A shard that reads a column that its samples lack as empty lists or defaults."""
 

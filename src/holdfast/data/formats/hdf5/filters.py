@@ -17,7 +17,7 @@ from ....errors import WriteError
 
 Filter = tuple[int, int, tuple[int, ...]]  # number, flags, parameters
 
-GZIP, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET, LZF, ZSTD = 1, 2, 3, 4, 5, 6, 32000, 32015
+GZIP, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET, LZF, LZ4, ZSTD = 1, 2, 3, 4, 5, 6, 32000, 32004, 32015
 PACKAGE = "hdf5plugin"
 NAMES = {
     GZIP: "gzip",
@@ -29,7 +29,7 @@ NAMES = {
     307: "bzip2",
     LZF: "lzf",
     32001: "blosc",
-    32004: "lz4",
+    LZ4: "lz4",
     32008: "bitshuffle",
     32013: "zfp",
     ZSTD: "zstd",
@@ -40,9 +40,9 @@ NAMES = {
 }
 
 _OWN = (*range(256), LZF)  # HDF5 reserves the first 256; h5py includes lzf
-_LOSSLESS = (GZIP, SHUFFLE, FLETCHER32, SZIP, NBIT, 307, LZF, 32001, 32004, 32008, ZSTD)
+_LOSSLESS = (GZIP, SHUFFLE, FLETCHER32, SZIP, NBIT, 307, LZF, 32001, LZ4, 32008, ZSTD)
 _CHECKSUMMED = (GZIP, FLETCHER32, 307)
-NEVER_ZEROS = (GZIP, 307, LZF, 32001, 32004, 32008, ZSTD, 32026)  # codecs whose output is never all zeros
+NEVER_ZEROS = (GZIP, 307, LZF, 32001, LZ4, 32008, ZSTD, 32026)  # codecs whose output is never all zeros
 _SZIP_OPTIONS = 4 | 32  # the options that a caller sets; the others follow from the type
 
 
@@ -67,6 +67,13 @@ def has_filter(number: int) -> bool:
         except ImportError:
             return False
     return bool(h5py.h5z.filter_avail(number))
+
+
+def plugin_library(number: int) -> str | None:
+    """Returns the shared library of hdf5plugin that has the filter and its codec; None if the filter is another's."""
+    plugin = sys.modules.get(PACKAGE)
+    filters = plugin.get_config().registered_filters if plugin is not None else {}
+    return filters.get(NAMES[number])
 
 
 def check_zstd() -> None:

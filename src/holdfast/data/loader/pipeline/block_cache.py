@@ -21,6 +21,7 @@ from ...formats.gather import RowPool
 from ..order.blocks import Blocks, SamplePositions
 from ..sources.catalog import ShardSet
 from ..stats import Meter
+from .decode_ahead import DecodeAhead
 
 _FRAMES = ""  # the one column of blocks that are cached as raw frames
 _SLAB_BLOCKS = 8
@@ -55,7 +56,7 @@ class BlockCache:
         self._decoder: FramesDecoder | None = None
         self._frames: dict[int, BytesColumn] = {}  # of blocks that are cached as raw frames
         self._spare: list[Any] = []  # memory of blocks that are over: fresh memory costs more than reading
-        self._readahead = Readahead(shards, blocks)
+        self._readahead: Readahead | DecodeAhead = (Readahead if self._framed else DecodeAhead)(shards, blocks)
         self._reserved: dict[int, int] = {}  # bytes by block, for those that are read ahead
         self._reserved_bytes = 0
         self._cached_bytes = 0
@@ -107,7 +108,8 @@ class BlockCache:
                 if self._slot[block] < 0 and not self._uncached[block]:
                     missing[block] = None
         if len(missing) > 1:
-            self._request([block for block in missing if block not in self._readahead][1::2])  # half of the work
+            ahead = [block for block in missing if block not in self._readahead]
+            self._request(ahead[1::2] if self._framed else ahead)  # half of the work
         for block in sorted(missing, key=self._readahead.__contains__):
             self._load(block)
 
@@ -116,7 +118,7 @@ class BlockCache:
         self._request([block for key in windows if key not in self._windows for block in windows[key].tolist()])
 
     def _request(self, blocks: list[int]) -> None:
-        for block in blocks if self._framed else []:
+        for block in blocks:
             if self._slot[block] >= 0 or self._uncached[block] or block in self._readahead:
                 continue
             estimate = self._estimate(block)
@@ -126,12 +128,16 @@ class BlockCache:
                 or not self._readahead.has_room
             ):
                 return
-            memory = self._memory(int(self._blocks.size_bytes[block]))
-            if memory is None:
-                continue
-            if not self._readahead.request(block, memory):
-                self._spare.append(memory)
-                return
+            if isinstance(self._readahead, DecodeAhead):
+                if not self._readahead.request(block):
+                    return
+            else:
+                memory = self._memory(int(self._blocks.size_bytes[block]))
+                if memory is None:
+                    continue
+                if not self._readahead.request(block, memory):
+                    self._spare.append(memory)
+                    return
             self._reserved[block] = estimate
             self._reserve(estimate)
 
@@ -141,7 +147,7 @@ class BlockCache:
 
     def _cancel_readahead(self) -> None:
         """Discards what was read ahead: its memory is needed."""
-        self._spare += self._readahead.discard()
+        self._spare += self._readahead.discard() or []
         self._reserved.clear()
         self._reserve(-self._reserved_bytes)
 
@@ -207,7 +213,14 @@ class BlockCache:
             frames = self._frames[block] = self._read_frames(block)
             return {_FRAMES: frames}
         shard, first, stop = self._range_of(block)
-        with self.use(shard) as opened, self._meter.reading(int(self._blocks.size_bytes[block])):
+        size = int(self._blocks.size_bytes[block])
+        if isinstance(self._readahead, DecodeAhead) and block in self._readahead:
+            with self._meter.reading(size):
+                ahead = self._readahead.take(block)
+            self._reserve(-self._reserved.pop(block))
+            if ahead is not None:
+                return ahead
+        with self.use(shard) as opened, self._meter.reading(size):
             try:
                 return opened.read(first, stop, self._shards.schema(shard))
             except DataError:
@@ -221,7 +234,7 @@ class BlockCache:
         shard, first, stop = self._range_of(block)
         size = int(self._blocks.size_bytes[block])
         memory = None
-        if block in self._readahead:
+        if isinstance(self._readahead, Readahead) and block in self._readahead:
             with self._meter.reading(size):
                 frames, memory = self._readahead.take(block)
             self._reserve(-self._reserved.pop(block))
