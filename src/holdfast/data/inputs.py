@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NoReturn
 
-from ..errors import InputError, MissingFileError
+from ..errors import InputError, MissingFileError, cannot_open
 from ..schema import schema_file_name
+from .formats.folder_index import FileKey
 from .formats.part_record import order_of_part_name
 from .formats.registry import SAMPLE_SUFFIXES, has_shard_content, is_shard_name, titles
 from .remote_fs import Options, ask, open_store, url_of
@@ -49,12 +50,14 @@ class SourceSpec:
     is_files: it is small files, one sample each
     files:    which ones; empty: all in the folder
     is_run:   it is a dataset directory of hold.write, which only commands want as a whole
+    key:      which version of a local file it is, if it was looked at
     """
 
     path: str
     is_files: bool = False
     files: tuple[str, ...] = ()
     is_run: bool = False
+    key: FileKey | None = None
 
     @property
     def is_remote(self) -> bool:
@@ -454,6 +457,14 @@ def check_file(path: str) -> str:
     if not os.access(path, os.R_OK, effective_ids=True):
         raise InputError(f"{path}: no permission to read it")
     return path
+
+
+def stat_file(path: str) -> FileKey:
+    """Returns which version of a file is there. Raises an InputError if it cannot be found."""
+    try:
+        return FileKey.of(os.stat(path))
+    except OSError as error:
+        raise cannot_open(path, error) from error
 
 
 def identify(path: str) -> tuple[int, int]:

@@ -22,9 +22,10 @@ from ..._util.progress import Progress
 from ..._util.text import names_there
 from ...errors import DataError, InputError, SchemaError
 from ...schema import Column, Schema, Value
-from .columns import Batch, BytesColumn
+from .columns import Batch, BytesColumn, Ints
 
 if TYPE_CHECKING:
+    from .folder_index import FileKey
     from .hdf5.merging.merge_files import MergedDataset
 
 GivenSchema = Mapping[str, Column | type[Value]]
@@ -80,6 +81,10 @@ class Shard(Protocol):
 class FramesDecoder(Protocol):
     def decode(self, frames: BytesColumn) -> Batch | None:
         """Decodes these frames; returns None if something is wrong with one of them."""
+
+    def find(self, data: Any, start: int, size: int, count: int) -> Ints | None:
+        """Returns where the frames of whole files begin in `size` bytes from `start` on, and where they end; None if
+        they are not `count`."""
 
 
 @runtime_checkable
@@ -261,7 +266,8 @@ class Format:
     open           (path, schema, *, verify, allow_external, cache, fd) opens a Shard, which takes over `fd`
     verify         (path, progress) returns a VerifiedFile
     inspect        (path, sample, progress) returns a survey with the fields of an InspectedFile, and as_dict()
-    index          (path, place, progress) stores an index; returns its path and the number of records
+    index          (path, progress) returns the FileKey of a file, and where its records are, as its folder's index
+                   stores it
     open_damaged   (path, *, verify, salvage, most, keep_doubtful) opens the intact samples of a corrupt file
     salvage        (path, out, *, overwrite, keep_doubtful, live, like_input, progress) returns a report with is_empty,
                    problems, summary(out), as_dict(); like_input: compress `out` as `path` is
@@ -285,7 +291,7 @@ class Format:
     inspect: Callable[..., Any]
     is_name: Callable[[str], bool] | None = None
     is_later: Callable[[int], bool] | None = None
-    index: Callable[..., tuple[Path, int]] | None = None
+    index: Callable[..., tuple[FileKey, Any]] | None = None
     open_damaged: Callable[..., Any] | None = None
     salvage: Callable[..., Any] | None = None
     merge: Callable[..., Any] | None = None
