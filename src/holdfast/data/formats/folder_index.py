@@ -271,12 +271,23 @@ def save(folder: str | os.PathLike[str], entries: Iterable[Entry], place: Place 
         with os.scandir(folder) as listed:
             there = {os.fsencode(one.name): one for one in listed}
         for row, name in enumerate(old.names()):
-            if name not in new and name in there:
+            if name in new:
+                new[name] = _joined(new[name], old.entry(row))
+            elif name in there:
                 with suppress(OSError):
                     if old.is_of(row, FileKey.of(there[name].stat())):
                         new[name] = old.entry(row)
     _write(path, [new[name] for name in sorted(new)])
     return path
+
+
+def _joined(new: Entry, old: Entry) -> Entry:
+    """Adds what an older row of the same file knows: columns that are read in turn with the new ones."""
+    if old.key != new.key or not new.columns:
+        return new if old.key != new.key else old._replace(places=new.places)
+    facts = [(one.samples, one.flags, *(column.tolist() for column in one.blocks or ())) for one in (new, old)]
+    others = [one for one in old.columns if one not in new.columns] if facts[0] == facts[1] else []
+    return new._replace(columns=(*new.columns, *others)[:COLUMNS])
 
 
 def _write(path: Path, entries: list[Entry]) -> None:
