@@ -193,7 +193,9 @@ def test_index_finishes_all_files_before_it_fails(shards: list[Path], tmp_path: 
     write_shard(tmp_path / "in" / "packed.tfrecord.gz", 3)
     done = holdfast("index", shards[0].parent, "nix")
     assert done.returncode == 1
-    assert done.stdout.endswith(f"indexed 40 records of 2 of 5 files\nthe index is {shards[0].parent}/.holdfast.index\n")
+    assert done.stdout.endswith(
+        f"indexed 40 records of 2 of 5 files\nthe index is {shards[0].parent}/.holdfast.index\n"
+    )
     said = {Path(file["path"]).name: file for file in document("index", shards[0].parent, "nix", code=1)["files"]}
     assert said["part-0.tfrecord"]["problem"].endswith("bad length CRC")
     assert "cannot be read by record number" in said["packed.tfrecord.gz"]["problem"]

@@ -80,7 +80,7 @@ def _index(path: str, /, *, progress: Progress | None) -> Indexed:
         key, places = find_places(path, progress)
     except (HoldfastError, OSError) as error:
         return _failed(path, error)
-    return Indexed(path, None, len(places) - 1, entry=Entry(os.path.basename(path), key, places=places))
+    return Indexed(path, None, len(places) - 1, entry=Entry(os.path.basename(path), key, places=places.tobytes()))
 
 
 def _failed(path: str, error: Exception) -> Indexed:

@@ -25,6 +25,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -67,23 +68,32 @@ class FileKey(NamedTuple):
         return cls(info.st_size, info.st_mtime_ns, info.st_ino, info.st_ctime_ns)
 
 
+NO_BLOCKS: Ints = np.zeros((3, 0), np.int64)
+
+
 class Entry(NamedTuple):
-    """A row to be stored. `blocks`: their first samples, counts and sizes. `places`: of its samples, or b""."""
+    """A row to be stored. `blocks`: rows of first samples, counts and sizes. `places`: of its samples, or b""."""
 
     name: str
     key: FileKey
     samples: int = 0
     flags: int = 0
     columns: tuple[int, ...] = ()
-    blocks: tuple[Ints, Ints, Ints] | None = None
-    places: Any = b""
+    blocks: Ints = NO_BLOCKS
+    places: bytes = b""
 
 
 def index_path(folder: str | os.PathLike[str], place: Place) -> Path:
     if place == "beside":
         return Path(folder) / BESIDE
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "holdfast" / "index" / hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()[:32]
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(Path.home(), ".cache")
+    return _path_in_cache(os.path.abspath(folder), root)
+
+
+@lru_cache(maxsize=64)
+def _path_in_cache(folder: str, root: str) -> Path:
+    name = hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()[:32]
+    return Path(root, "holdfast", "index", name)
 
 
 class FolderIndex:
@@ -125,18 +135,12 @@ class FolderIndex:
         same = (one["size"], one["mtime_ns"]) == key[:2]
         return bool(same and (self.is_beside or (one["inode"], one["ctime_ns"]) == key[2:]))
 
-    def blocks(self, row: int) -> tuple[Ints, Ints, Ints]:
-        end = int(self._block_ends[row])
-        first, count, size = self._blocks[:, end - int(self.rows[row]["blocks"]) : end]
-        return first, count, size
-
-    def blocks_of(self, rows: Ints) -> tuple[Ints, Ints, Ints]:
-        """Returns the blocks of these rows, one row after the other."""
+    def blocks_of(self, rows: Ints) -> Ints:
+        """Returns the blocks of these rows, one row after the other: their first samples, counts and sizes."""
         counts = self.rows["blocks"][rows]
         before = np.cumsum(counts) - counts
         at = np.repeat(self._block_ends[rows] - counts - before, counts) + np.arange(int(counts.sum()))
-        first, count, size = self._blocks[:, at]
-        return first, count, size
+        return self._blocks[:, at]
 
     def places(self, row: int) -> memoryview | None:
         """Returns where the samples of a shard are; None: not known, or torn."""
@@ -150,7 +154,8 @@ class FolderIndex:
         key = FileKey(*(int(one[name]) for name in FileKey._fields))
         columns = tuple(int(number) for number in one["columns"] if number)
         numbers = int(one["count"]), int(one["flags"]), columns
-        return Entry(os.fsdecode(self.name(row)), key, *numbers, self.blocks(row), self.places(row) or b"")
+        places = bytes(self.places(row) or b"")
+        return Entry(os.fsdecode(self.name(row)), key, *numbers, self.blocks_of(np.array([row])), places)
 
 
 class _Recent:
@@ -224,7 +229,7 @@ def find_places(path: str | os.PathLike[str], fd: int) -> Iterator[tuple[memoryv
             yield places, index.is_beside
 
 
-def note_places(path: str | os.PathLike[str], key: FileKey, places: Any) -> None:
+def note_places(path: str | os.PathLike[str], key: FileKey, places: bytes) -> None:
     """Stores where the samples of one file are in the user's cache, if that is possible: it only saves time."""
     folder, name = os.path.split(path)
     with building(folder or "."), suppress(OSError, RuntimeError, WriteError):
@@ -285,7 +290,7 @@ def _joined(new: Entry, old: Entry) -> Entry:
     """Adds what an older row of the same file knows: columns that are read in turn with the new ones."""
     if old.key != new.key or not new.columns:
         return new if old.key != new.key else old._replace(places=new.places)
-    facts = [(one.samples, one.flags, *(column.tolist() for column in one.blocks or ())) for one in (new, old)]
+    facts = [(one.samples, one.flags, one.blocks.tolist()) for one in (new, old)]
     others = [one for one in old.columns if one not in new.columns] if facts[0] == facts[1] else []
     return new._replace(columns=(*new.columns, *others)[:COLUMNS])
 
@@ -293,32 +298,27 @@ def _joined(new: Entry, old: Entry) -> Entry:
 def _write(path: Path, entries: list[Entry]) -> None:
     rows = np.zeros(len(entries), ROW)
     names = [os.fsencode(entry.name) for entry in entries]
-    none = (np.zeros(0, np.int64),) * 3
-    each = [entry.blocks or none for entry in entries]
-    places = [memoryview(entry.places).cast("B") if len(entry.places) else b"" for entry in entries]
     for column, name in enumerate(FileKey._fields):
         rows[name] = [entry.key[column] for entry in entries]
     rows["count"], rows["flags"] = [entry.samples for entry in entries], [entry.flags for entry in entries]
-    rows["blocks"], rows["bytes"] = [len(blocks[0]) for blocks in each], [len(one) for one in places]
+    rows["blocks"], rows["bytes"] = zip(*((entry.blocks.shape[1], len(entry.places)) for entry in entries), strict=True)
     rows["columns"] = [(*entry.columns, *(0,) * COLUMNS)[:COLUMNS] for entry in entries]
-    rows["crc32c"] = [codec.crc32c(one) for one in places]
+    rows["crc32c"] = [codec.crc32c(entry.places) for entry in entries]
     padded = -(-rows["bytes"] // 8) * 8
     rows["at"] = np.cumsum(padded) - padded
     joined = b"".join(names)
-    blocks = [np.concatenate([none[0], *(blocks[column] for blocks in each)]) for column in range(3)]
+    blocks = np.concatenate([entry.blocks for entry in entries], axis=1)
     parts = [rows.tobytes(), np.cumsum([len(name) for name in names], dtype="<i8").tobytes()]
-    parts += [joined.ljust(-(-len(joined) // 8) * 8, b"\0"), *(column.astype("<i8").tobytes() for column in blocks)]
+    parts += [joined.ljust(-(-len(joined) // 8) * 8, b"\0"), blocks.astype("<i8").tobytes()]
     body = b"".join(parts)
-    head = {"kind": _KIND, "shards": len(rows), "blocks": len(blocks[0]), "names_bytes": len(joined)}
+    head = {"kind": _KIND, "shards": len(rows), "blocks": blocks.shape[1], "names_bytes": len(joined)}
     line = json.dumps(head | {"crc32c": codec.crc32c(body)}).encode()
     partial = PartialFile(path, overwrite=True)
     try:
         partial.write(line.ljust(_HEAD_BYTES - 1) + b"\n" + body)
-        at = 0
-        while at < len(places):  # several at a time: there may be a million
-            some = zip(places[at : at + 4096], padded[at : at + 4096].tolist(), strict=True)
-            partial.write(b"".join(bytes(one).ljust(size, b"\0") for one, size in some))
-            at += 4096
+        for at in range(0, len(entries), 4096):
+            some = zip(entries[at : at + 4096], padded[at : at + 4096].tolist(), strict=True)
+            partial.write(b"".join(entry.places.ljust(size, b"\0") for entry, size in some))
         partial.commit()
     finally:
         partial.discard()

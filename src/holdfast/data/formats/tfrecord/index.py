@@ -132,7 +132,7 @@ class Records:
         found = build_index(self._source)
         # Storing it copies the index of the whole folder: a file that is scanned at once is scanned again.
         if cache and monotonic() - begun > QUICK_S and key == FileKey.of(os.fstat(self._source.fd)):
-            note_places(self.path, key, found)
+            note_places(self.path, key, found.tobytes())
         return found
 
     def __len__(self) -> int:

@@ -251,9 +251,9 @@ class TFRecordShard(_Framed):
             raise
 
     @property
-    def places(self) -> Ints:
+    def places(self) -> bytes:
         """What the index of its folder stores."""
-        return self._offsets
+        return self._offsets.tobytes()
 
     @contextmanager
     def _opened(self) -> Iterator[RecordSource]:

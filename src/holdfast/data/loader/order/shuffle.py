@@ -329,7 +329,10 @@ class SampleOrder:
             lane = self.lane(number)
             for window in range(lane.window_at(start), lane.window_at(end - 1) + 1):
                 blocks = lane.blocks_of(window)
-                yield (number, window), blocks if self._key is not None or world == 1 else self._own(blocks, rank, world)
+                yield (
+                    (number, window),
+                    blocks if self._key is not None or world == 1 else self._own(blocks, rank, world),
+                )
 
     def _own(self, blocks: Ints, rank: int, world: int) -> Ints:
         """Returns those of some blocks, in the order of the files, that a rank has a sample of."""

@@ -12,8 +12,9 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import cache
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +43,7 @@ from ...formats.base import (
     find_lacking,
 )
 from ...formats.columns import Ints
-from ...formats.folder_index import Entry, FileKey, await_tick
+from ...formats.folder_index import NO_BLOCKS, Entry, FileKey, await_tick
 from ...formats.registry import find_format, open_shard
 from ...inputs import SourceSpec, is_url, stat_file
 from ..options import OnCorrupt
@@ -82,8 +83,6 @@ _OTHER_VERSION = "its store has another version of it now"
 TABLE = np.dtype([("size", "<i8"), ("mtime_ns", "<i8"), ("count", "<i8"), ("flags", "<u4")])
 SEEKABLE, SINGLE, FRAMED, FILES, WHOLE = 1, 2, 4, 8, 16
 
-_NO_BLOCKS = (np.zeros(0, np.int64),) * 3
-
 
 class _Scanned(NamedTuple):
     """What opening a shard told. `key`: the version of the file that was opened, if that is known."""
@@ -92,10 +91,10 @@ class _Scanned(NamedTuple):
     mtime_ns: int
     samples: int
     flags: int
-    blocks: tuple[Ints, Ints, Ints] = _NO_BLOCKS
+    blocks: Ints = NO_BLOCKS
     local: str = ""  # the file that was opened: a copy, if the shard is a URL
     key: FileKey | None = None
-    places: Any = b""
+    places: bytes = b""
     repair_map: RepairMap | None = None  # the readable samples, if the shard is corrupt
     losses: tuple[SkippedSample, ...] = ()
 
@@ -333,10 +332,9 @@ class Catalog:
         if len(shard):
             self._check_columns(number, shard)
         flags = SEEKABLE * shard.seekable | SINGLE * (shard.seekable and shard.rows_per_chunk == 1)
-        flags |= FRAMED * isinstance(shard, FramedShard) | FILES * (number in self._files_shards)
-        flags |= WHOLE * isinstance(shard, PlacedShard)
+        flags |= _flags_of(type(shard)) | FILES * (number in self._files_shards)
         cut = _cut_blocks(number, shard)
-        blocks = cut.first, cut.count, cut.size_bytes
+        blocks = np.stack([cut.first, cut.count, cut.size_bytes])
         places = getattr(shard, "places", b"")
         return _Scanned(stamp.size, stamp.mtime_ns, len(shard), flags, blocks, places=places)
 
@@ -402,6 +400,12 @@ class Catalog:
             raise InputError(f"{url}: {error}") from error
 
 
+@cache
+def _flags_of(kind: type) -> int:
+    """Returns what all shards of a class can do. Asking a protocol takes long."""
+    return FRAMED * issubclass(kind, FramedShard) | WHOLE * issubclass(kind, PlacedShard)
+
+
 def _cut_blocks(number: int, shard: Shard) -> Blocks:
     """Cuts a shard into blocks at the boundaries of its chunks."""
     count, chunk = len(shard), shard.rows_per_chunk
@@ -427,6 +431,12 @@ def _check_equal(first: str, expected: Columns, path: str, got: Columns) -> None
             )
 
 
+def digest_of(columns: Columns, is_given: bool) -> int:
+    """Hashes the columns that the first sample of a shard was read with."""
+    text = repr([is_given, *(f"{name}={column!r}" for name, column in columns.items())])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") or 1
+
+
 class _Scan:
     """Learns what every shard of a catalog is: from the indexes of their folders, or by opening it."""
 
@@ -434,8 +444,7 @@ class _Scan:
         self._catalog, self._specs, self._progress = catalog, specs, progress
         self._found: dict[int, _Scanned] = {}
         self._is_known = np.zeros(len(specs), np.bool_)
-        self._n_blocks = np.zeros(len(specs), np.int64)
-        self._known_blocks: list[tuple[Ints, tuple[Ints, Ints, Ints]]] = []  # shards of the blocks, and the blocks
+        self._known_blocks: list[tuple[Ints, Ints]] = []  # shards of the blocks, and the blocks
         self._lost = 0
 
     def run(self) -> Blocks:
@@ -444,7 +453,7 @@ class _Scan:
             if catalog._given is not None or catalog._first is not None:
                 break
             self._add(number, catalog._scan_shard(number, self._specs[number]))
-        self._columns = self._digest()
+        self._columns = digest_of((catalog._first or ("", catalog._given or {}))[1], catalog._given is not None)
         folders: dict[str, list[int]] = {}
         others = []
         for number, spec in enumerate(self._specs):
@@ -496,7 +505,6 @@ class _Scan:
             there = np.array(numbers, np.int64)[good]
             for name in TABLE.names or ():
                 self._catalog.table[name][there] = table[name][good]
-            self._n_blocks[there] = table["blocks"][good]
             self._known_blocks.append((np.repeat(there, table["blocks"][good]), index.blocks_of(rows[good])))
             self._is_known[there] = True
             numbers = np.array(numbers, np.int64)[~good].tolist()
@@ -504,14 +512,6 @@ class _Scan:
 
     def _key(self, number: int) -> FileKey:
         return self._specs[number].key or stat_file(self._catalog._now_at(self._specs[number].path))
-
-    def _digest(self) -> int:
-        """Hashes what an opened shard was compared with, beside the file itself."""
-        first = self._catalog._first
-        columns = self._catalog._given or (first and first[1]) or {}
-        parts = [f"{name}={columns[name]!r}" for name in columns]
-        text = repr([self._catalog._given is not None, *parts])
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") or 1
 
     def _open_all(self, numbers: list[int]) -> None:
         if not numbers:
@@ -543,7 +543,6 @@ class _Scan:
         catalog = self._catalog
         self._found[number] = found
         catalog.table[number] = found[:4]
-        self._n_blocks[number] = len(found.blocks[0])
         if found.local:
             catalog._copies[number] = found.local
         if found.repair_map is not None:
@@ -587,15 +586,12 @@ class _Scan:
         catalog = self._catalog
         catalog.losses += [loss for number in sorted(self._found) for loss in self._found[number].losses]
         scanned = sorted(self._found)
-        parts = [*self._known_blocks]
-        if scanned:
-            each = [self._found[number].blocks for number in scanned]
-            shard = np.repeat(np.array(scanned, np.int64), [len(blocks[0]) for blocks in each])
-            parts.append((shard, tuple(np.concatenate(columns) for columns in zip(*each, strict=True))))  # type: ignore[arg-type]
-        shard = np.concatenate([np.zeros(0, np.int64), *(part[0] for part in parts)])
+        each = [self._found[number].blocks for number in scanned]
+        own = np.repeat(np.array(scanned, np.int64), [blocks.shape[1] for blocks in each])
+        shard = np.concatenate([own, *(shards for shards, _ in self._known_blocks)])
+        blocks = np.concatenate([NO_BLOCKS, *each, *(blocks for _, blocks in self._known_blocks)], axis=1)
         order = np.argsort(shard, kind="stable")
-        columns = [np.concatenate([_NO_BLOCKS[0], *(part[1][at] for part in parts)])[order] for at in range(3)]
-        return Blocks(shard[order], *columns)
+        return Blocks(shard[order], *blocks[:, order])
 
 
 class ShardSet:

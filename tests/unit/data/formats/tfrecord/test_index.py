@@ -25,7 +25,7 @@ def write(path: Path, records: list[bytes]) -> Path:
 
 def make_index(file: Path, place: Place = "beside") -> tuple[Path, int]:
     key, offsets = index.find_records(file)
-    return save(file.parent, [Entry(file.name, key, places=offsets)], place), len(offsets) - 1
+    return save(file.parent, [Entry(file.name, key, places=offsets.tobytes())], place), len(offsets) - 1
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def test_a_file_that_grows_while_it_is_indexed(file: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("offsets", [[0, 2**62], [5, 100], [0, 3, 2], [0]])
 def test_an_index_of_nonsense_is_built_again(file: Path, records: list[bytes], offsets: list[int]) -> None:
     key, _ = index.find_records(file)
-    save(file.parent, [Entry(file.name, key, places=np.array(offsets, "<i8"))])
+    save(file.parent, [Entry(file.name, key, places=np.array(offsets, "<i8").tobytes())])
     with hold.Records(file) as got:
         assert got[499] == records[499]
 

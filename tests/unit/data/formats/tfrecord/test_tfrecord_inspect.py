@@ -24,7 +24,7 @@ SCHEMA: dict[str, Column] = {"b": Bytes(), "f": Float32(3), "i": Int64(), "r": R
 
 def _make_index(path: Path) -> None:
     key, offsets = find_records(path)
-    save(path.parent, [Entry(path.name, key, places=offsets)], "beside")
+    save(path.parent, [Entry(path.name, key, places=offsets.tobytes())], "beside")
 
 
 def write(path: Path, count: int = 30, **options: Any) -> Path:
