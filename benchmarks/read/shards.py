@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def _write_shards(home: Path, first: int, stop: int, samples: int) -> None:
         ends = records._offsets[::samples].tolist()
     data = whole.read_bytes()
     whole.unlink()
-    for number, (begin, end) in enumerate(zip(ends[:-1], ends[1:], strict=True), first):
+    for number, (begin, end) in enumerate(pairwise(ends), first):
         (home / f"train-{number:06}.tfrecord").write_bytes(data[begin:end])
 
 
@@ -161,8 +162,7 @@ def _million(quick: bool) -> dict[str, float]:
         for number in range(n):
             key = FileKey(13_400, 10**18 + number, number, 10**18)
             specs.append(SourceSpec(f"{folder}/train-{number:07}.tfrecord", key=key))
-        columns = {name: column for name, column in SCHEMA.items()}
-        digest = catalogs.digest_of(columns, is_given=True)
+        digest = catalogs.digest_of(SCHEMA, is_given=True)
         blocks = np.array([[0], [EACH], [13_400]])
         entries = (
             Entry(os.path.basename(one.path), one.key, EACH, 23, (digest,), blocks)  # type: ignore[arg-type]

@@ -191,13 +191,13 @@ class _Search:
         for path in files or folders:
             yield from [self._file(path)] if files else self._at(path)
 
-    def _file(self, path: str) -> SourceSpec:
+    def _file(self, path: str, may_be_small: bool = True) -> SourceSpec:
         key = None
         if self.seen is not None:
             info = check_file(path)
             self._add((info.st_dev, info.st_ino), path)
             key = FileKey.of(info)
-        if _kind_of_name(path).is_small:
+        if may_be_small and is_small_file(path):
             return SourceSpec(os.path.dirname(path) or ".", True, (path,))
         return SourceSpec(path, key=key)
 
@@ -218,7 +218,7 @@ class _Search:
             else:
                 has_files = True
         shards.sort(key=lambda shard: os.fsencode(shard[0]))
-        found = [spec for path, is_run in shards for spec in (self._run(path) if is_run else [self._file(path)])]
+        found = [spec for path, is_run in shards for spec in (self._run(path) if is_run else [self._file(path, False)])]
         if not found and not has_files:
             raise InputError(f"{folder}: expected a folder with shards or files in it, there are none")
         yield from found or [SourceSpec(folder, True)]

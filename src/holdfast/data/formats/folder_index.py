@@ -130,6 +130,15 @@ class FolderIndex:
         row = bisect_left(range(len(self)), name, key=self.name)
         return row if row < len(self) and self.name(row) == name and self.is_of(row, key) else None
 
+    def find_all(self, names: list[str]) -> Ints:
+        """Returns the rows of these names, whatever their version; -1 for those that have none."""
+        sizes = np.fromiter(map(len, names), np.int64, len(names))
+        # All of them, as a rule. Names with other characters than ASCII are longer than their strings.
+        if np.array_equal(np.cumsum(sizes), self._ends) and os.fsencode("".join(names)) == self._names:
+            return np.arange(len(names))
+        rows = {name: row for row, name in enumerate(self.names())}
+        return np.array([rows.get(os.fsencode(name), -1) for name in names], np.int64)
+
     def is_of(self, row: int, key: FileKey) -> bool:
         one = self.rows[row]
         same = (one["size"], one["mtime_ns"]) == key[:2]

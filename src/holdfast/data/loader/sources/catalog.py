@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import cache
+from itertools import chain
 from time import monotonic
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -489,14 +490,9 @@ class _Scan:
     def _look_up(self, folder: str, numbers: list[int]) -> list[int]:
         """Takes over what the indexes of a folder know. Returns the shards that they do not know."""
         for index in folder_index.load(folder) if numbers else ():
-            names = [os.fsencode(self._specs[number].path.rpartition("/")[2]) for number in numbers]
-            known = index.names()
-            if names == known:
-                rows = np.arange(len(names))
-            else:
-                by_name = {name: row for row, name in enumerate(known)}
-                rows = np.array([by_name.get(name, -1) for name in names], np.int64)
-            keys = np.array([self._key(number) for number in numbers], np.int64).reshape(-1, 4)
+            rows = index.find_all([self._specs[number].path.rpartition("/")[2] for number in numbers])
+            listed = chain.from_iterable(map(self._key, numbers))
+            keys = np.fromiter(listed, np.int64, 4 * len(numbers)).reshape(-1, 4)
             table = index.rows[rows] if len(index) else np.zeros(len(rows), folder_index.ROW)
             good = (rows >= 0) & (table["size"] == keys[:, 0]) & (table["mtime_ns"] == keys[:, 1])
             if not index.is_beside:
