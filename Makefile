@@ -125,6 +125,7 @@ bench: $(DONE)/test $(PEERS)/.done ## compare with the peers in one run; prints 
 	$(BIN)/python -m benchmarks.fdscan
 	HOLDFAST_PEERS_PYTHON=$(PEERS)/bin/python $(BIN)/python -m benchmarks.read
 	$(BIN)/python -m benchmarks.read.memory
+	$(BIN)/python -m benchmarks.read.shards
 	$(BIN)/python -m benchmarks.write
 	$(BIN)/python -m benchmarks.trace
 	$(BIN)/python -m benchmarks.guard

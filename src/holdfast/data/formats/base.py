@@ -22,9 +22,10 @@ from ..._util.progress import Progress
 from ..._util.text import names_there
 from ...errors import DataError, InputError, SchemaError
 from ...schema import Column, Schema, Value
-from .columns import Batch, BytesColumn
+from .columns import Batch, BytesColumn, Ints
 
 if TYPE_CHECKING:
+    from .folder_index import FileKey
     from .hdf5.merging.merge_files import MergedDataset
     from .sections import SalvageReport, Survey
 
@@ -81,6 +82,10 @@ class Shard(Protocol):
 class FramesDecoder(Protocol):
     def decode(self, frames: BytesColumn) -> Batch | None:
         """Decodes these frames; returns None if something is wrong with one of them."""
+
+    def find(self, data: Any, start: int, size: int, count: int) -> Ints | None:
+        """Returns where the frames of whole files begin in `size` bytes from `start` on, and where they end; None if
+        they are not `count`."""
 
 
 @runtime_checkable
@@ -273,7 +278,8 @@ class Format:
     verify         (path, progress) returns a VerifiedFile
     inspect        (path, sample, progress) returns a survey with the fields of an InspectedFile, as_dict(), and, if it
                    shows more than these, sections()
-    index          (path, place, progress) stores an index; returns its path and the number of records
+    index          (path, progress) returns the FileKey of a file, and where its records are, as its folder's index
+                   stores it
     open_damaged   (path, *, verify, salvage, most, keep_doubtful) opens the intact samples of a corrupt file
     salvage        (path, out, *, overwrite, keep_doubtful, live, like_input, progress) returns a SalvageReport;
                    like_input: compress `out` as `path` is
@@ -300,7 +306,7 @@ class Format:
     inspect: Callable[..., Survey]
     is_name: Callable[[str], bool] | None = None
     is_later: Callable[[int], bool] | None = None
-    index: Callable[..., tuple[Path, int]] | None = None
+    index: Callable[..., tuple[FileKey, Any]] | None = None
     open_damaged: Callable[..., Any] | None = None
     salvage: Callable[..., SalvageReport] | None = None
     merge: Callable[..., Merged] | None = None

@@ -18,7 +18,7 @@ from ....schema import Bytes, Column, Ragged, Schema, Value, check_schema, found
 from ..base import Conversion, GivenSchema, Rows, Shard, check_range, check_rows
 from ..columns import Batch, BytesColumn, ColumnData, Ints, ZeroCopyBytesColumn
 from ..gather import default_bytes, fill
-from .index import TarIndex, build_index, find_index, headers_of
+from .index import TarIndex, build_index, find_index, headers_of, pack_index
 from .scan import BLOCK_BYTES, BadHeader, number_in
 from .source import PlainBytes, TarBytes, decompress
 from .values import (
@@ -182,6 +182,11 @@ class TarShard:
             column = npy_column([source.read_at(offset, min(size, HEAD_BYTES)) for offset, size in places])
         # Bytes if a sample lacks the member: an empty list would be a guess.
         return Bytes() if isinstance(column, Ragged) and len(members) < samples else column
+
+    @property
+    def places(self) -> bytes:
+        """What the index of its folder stores."""
+        return b"" if self._file is None else pack_index(self._file, self.index)
 
     @property
     def marked(self) -> bool:

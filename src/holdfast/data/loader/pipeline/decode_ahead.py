@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...._native.c_modules import chunks
 from ....errors import DataError, HoldfastError
@@ -16,6 +16,9 @@ from ...formats.base import AheadShard
 from ...formats.columns import Batch
 from ..order.blocks import Blocks
 from ..sources.catalog import ShardSet
+
+if TYPE_CHECKING:
+    from .block_cache import BlockUnit
 
 _MAX_THREADS = 4  # beside the one that waits
 
@@ -26,24 +29,25 @@ class _Request(NamedTuple):
 
 
 class DecodeAhead:
-    """Has the methods of Readahead, for blocks without memory of their own."""
+    """Has the methods of Readahead, for units of one block, which have no memory of their own."""
 
     def __init__(self, shards: ShardSet, blocks: Blocks) -> None:
         self._shards, self._blocks = shards, blocks
         self._pool: Any = None
-        self._requests: dict[int, _Request] = {}
-        self._read: dict[int, Batch | None] = {}
+        self._requests: dict[BlockUnit, _Request] = {}
+        self._read: dict[BlockUnit, Batch | None] = {}
         self._max_requests = shards.spare if chunks is not None else 0
 
-    def __contains__(self, block: object) -> bool:
-        return block in self._requests or block in self._read
+    def __contains__(self, unit: object) -> bool:
+        return unit in self._requests or unit in self._read
 
     @property
     def has_room(self) -> bool:
         return len(self._requests) < self._max_requests
 
-    def request(self, block: int) -> bool:
+    def request(self, unit: BlockUnit, memory: None = None) -> bool:
         """Begins to read a block. Returns False if that is not possible."""
+        [block] = unit.blocks
         number, first = int(self._blocks.shard[block]), int(self._blocks.first[block])
         with ExitStack() as keeps_open:
             try:
@@ -55,7 +59,7 @@ class DecodeAhead:
                 finish = shard.begin(first, stop, self._shards.schema(number), self._pool)
             except HoldfastError:
                 return False  # reading it raises the same error later
-            self._requests[block] = _Request(finish, keeps_open.pop_all())
+            self._requests[unit] = _Request(finish, keeps_open.pop_all())
         return True
 
     def _start(self) -> bool:
@@ -64,9 +68,9 @@ class DecodeAhead:
                 self._pool = chunks.Pool(max(1, min(_MAX_THREADS, len(os.sched_getaffinity(0)) - 1)))
         return self._pool is not None
 
-    def take(self, block: int) -> Batch | None:
+    def take(self, unit: BlockUnit) -> Batch | None:
         """Waits for a block, and helps to read it. None: it cannot be read; reading it again says why."""
-        return self._read.pop(block) if block in self._read else self._wait_for(self._requests.pop(block))
+        return self._read.pop(unit) if unit in self._read else self._wait_for(self._requests.pop(unit))
 
     def _wait_for(self, request: _Request) -> Batch | None:
         with request.keeps_open:
@@ -79,14 +83,15 @@ class DecodeAhead:
         """Waits for all requests, and releases their files. Returns False if there were none."""
         had_some = bool(self._requests)
         while self._requests:
-            block = next(iter(self._requests))
-            self._read[block] = self._wait_for(self._requests.pop(block))
+            unit = next(iter(self._requests))
+            self._read[unit] = self._wait_for(self._requests.pop(unit))
         return had_some
 
-    def discard(self) -> None:
-        """Waits for all requests, and releases what was read ahead."""
+    def discard(self) -> list[BlockUnit]:
+        """Waits for all requests; returns all that was read ahead."""
         self.finish()
-        self._read.clear()
+        read, self._read = self._read, {}
+        return list(read)
 
     def close(self) -> None:
         """Waits for the chunks that are being read; the others are not begun. Safe to call twice."""

@@ -17,10 +17,10 @@ import pytest
 import holdfast as hold
 import readahead_threads
 from holdfast._native.c_modules import chunks as native_chunks
-from holdfast.data.formats.hdf5.outputs import ConvertedHDF5
 from holdfast.data.formats.hdf5.raw_chunks import RawDataset
 from holdfast.data.formats.hdf5.schema_layout import column_of
 from holdfast.data.formats.hdf5.shard import HDF5Shard
+from holdfast.data.formats.hdf5.writer import ConvertedHDF5
 from holdfast.errors import CorruptError
 
 native = pytest.mark.skipif(not native_chunks, reason="the compiled module was not built, or not expected")
