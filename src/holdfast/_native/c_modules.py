@@ -1,6 +1,7 @@
 """Loads the optional C extensions: each is a module, or None where it was not compiled or HOLDFAST_NATIVE=0.
 
     readahead  a thread that reads file ranges into memory ahead of their use
+    images     baseline JPEG decoding, and resizing
     png        the unfilter step of PNG decoding
 
 HOLDFAST_NATIVE=1 makes a missing extension an ImportError.
@@ -13,6 +14,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import _images as images
     from . import _png as png
     from . import _readahead as readahead
 else:
@@ -28,6 +30,6 @@ else:
                 raise
             return None
 
-    png, readahead = _load("_png"), _load("_readahead")
+    images, png, readahead = _load("_images"), _load("_png"), _load("_readahead")
 
-__all__ = ["png", "readahead"]
+__all__ = ["images", "png", "readahead"]
