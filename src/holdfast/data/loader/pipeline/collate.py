@@ -34,6 +34,14 @@ _dtype = attrgetter("dtype")
 _USE_COLLATE = 'use collate="pad" or collate="ragged"'
 
 
+class Slots(np.ndarray[Any, Any]):
+    """An array with a row for every sample of a batch, which functions write into: collating rows copies nothing."""
+
+    def row(self, index: int) -> AnyArray:
+        row: AnyArray = self[index].view(np.ndarray)
+        return row
+
+
 def collate(
     samples: Sequence[Any],
     how: Collate | None = None,
@@ -440,6 +448,8 @@ def _arrays(name: str, items: list[Any], how: str, pad_value: Any) -> ColumnData
         joined: ColumnData
         if how == "ragged" and all(shapes):
             joined = _ragged(name, items, shapes)
+        elif (slots := _all_slots(items)) is not None:
+            joined = slots
         elif len(set(shapes)) == 1:
             joined = _concatenate(name, items).reshape(len(items), *shapes[0]) if shapes[0] else _scalars(name, items)
         elif how == "pad":
@@ -453,6 +463,18 @@ def _arrays(name: str, items: list[Any], how: str, pad_value: Any) -> ColumnData
     if values.dtype.hasobject:
         raise SchemaError(f"column {name!r}: expected numbers, got arrays of Python objects")
     return joined
+
+
+def _all_slots(items: list[Any]) -> AnyArray | None:
+    """Returns the array whose rows the items are, all of them and in order; None for other items."""
+    slots = items[0].base
+    if type(slots) is not Slots or len(slots) != len(items) or any(item.base is not slots for item in items):
+        return None
+    starts = [item.__array_interface__["data"][0] for item in items]
+    row_bytes, first = slots.strides[0], slots.__array_interface__["data"][0]
+    is_all = starts == [first + row * row_bytes for row in range(len(items))]
+    is_whole = all(item.shape == slots.shape[1:] and item.strides == slots.strides[1:] for item in items)
+    return slots.view(np.ndarray) if is_all and is_whole and items[0].dtype == slots.dtype else None
 
 
 def _ragged(name: str, items: list[Any], shapes: list[tuple[int, ...]]) -> RaggedColumn:
