@@ -135,7 +135,7 @@ INLINE uint8_t clamp(int32_t level) { return (uint8_t)(level < 0 ? 0 : level > 2
 
 #if defined(__x86_64__)
 INLINE __m128i dot(__m128i a, __m128i b, int weight_a, int weight_b) {
-    return _mm_madd_epi16(_mm_unpacklo_epi16(a, b), _mm_set1_epi32((uint16_t)weight_a | weight_b << 16));
+    return _mm_madd_epi16(_mm_unpacklo_epi16(a, b), _mm_set1_epi32((int)((uint16_t)weight_a | (uint32_t)weight_b << 16)));
 }
 
 /* Four levels: the sum with 20 bits behind the point, rounded. */
