@@ -333,9 +333,9 @@ class ImageResize:
             pixels = decode_image(data, self._mode)
             height, width = pixels.shape[:2]
             plan((height, width))
-        per_y, per_x = pixels.shape[0] / height, pixels.shape[1] / width
-        left, top, right, bottom = box
-        return pixels, (left * per_x, top * per_y, right * per_x, bottom * per_y)
+        shrunk = round(max(height, width) / max(pixels.shape[:2]))  # 1, 2, 4 or 8; the last column may show fewer
+        left, top, right, bottom = (side / shrunk for side in box)
+        return pixels, (left, top, right, bottom)
 
     def _resize(self, pixels: Pixels, box: Box, out: Pixels) -> None:
         pixels = np.ascontiguousarray(pixels)
