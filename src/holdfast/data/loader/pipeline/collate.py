@@ -38,8 +38,8 @@ class Slots(np.ndarray[Any, Any]):
     """An array with a row for every sample of a batch, which functions write into: collating rows copies nothing."""
 
     def row(self, index: int) -> AnyArray:
-        row: AnyArray = self[index].view(np.ndarray)
-        return row
+        """Returns a row as a plain array, of which this array is the base."""
+        return np.ndarray(self.shape[1:], self.dtype, self.data, index * self.strides[0])
 
 
 def collate(
