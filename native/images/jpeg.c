@@ -8,10 +8,11 @@
  * position is checked at every block. */
 #include "images.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #if defined(__x86_64__)
-#include <emmintrin.h>
+#include <immintrin.h>
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
@@ -19,6 +20,9 @@
 #define PADDING 1024 /* a block has 64 symbols of at most 31 bits: 248 bytes */
 #define END_RUN 128  /* the run of an end-of-block code: beyond every valid one */
 #define MAX_PIXELS ((1 << 30) / 4 / 3)
+#define MAX_BLOCKS 10                /* of an MCU, says the standard */
+#define BLOCK_SIZE 72                /* 64 coefficients, and room for those beyond */
+#define KEPT_BYTES ((size_t)1 << 24) /* of buffers, by every thread */
 
 typedef float Floats __attribute__((vector_size(16)));
 
@@ -40,7 +44,7 @@ typedef struct {
     uint8_t first_length[1 << LOOKUP_BITS]; /* of the first symbol, where there are two */
     uint32_t limits[17];                    /* 16-bit codes below it have at most this length */
     int32_t offsets[17];
-    const uint8_t *symbols;
+    HuffmanSpec spec;
     int is_dc;
 } Huffman;
 
@@ -51,7 +55,7 @@ typedef struct {
     int first_x, end_x; /* blocks that are used */
     int first_y, end_y;
     uint8_t *samples; /* those blocks */
-    size_t stride;
+    size_t stride, skipped;
     uint32_t last_dc;
     float scales[64]; /* what coefficients are multiplied by, transposed */
 } Component;
@@ -108,6 +112,7 @@ static int parse_huffman(Jpeg *jpeg, const uint8_t *at, size_t size) {
             return HF_OTHER;
         }
         memcpy(spec->symbols, at + 17, n);
+        memset(spec->symbols + n, 0, 256 - n);
         spec->is_there = 1;
         at += 17 + n;
         size -= 17 + n;
@@ -125,6 +130,7 @@ static int parse_frame(Jpeg *jpeg, const uint8_t *at, size_t size) {
     }
     jpeg->info = (HfJpegInfo){width, height, n};
     jpeg->max_h = jpeg->max_v = 1;
+    int n_blocks = 0;
     for (int i = 0; i < n; i++) {
         const uint8_t *one = at + 6 + 3 * i;
         Component *component = &jpeg->components[i];
@@ -137,8 +143,9 @@ static int parse_frame(Jpeg *jpeg, const uint8_t *at, size_t size) {
         }
         jpeg->max_h = component->h > jpeg->max_h ? component->h : jpeg->max_h;
         jpeg->max_v = component->v > jpeg->max_v ? component->v : jpeg->max_v;
+        n_blocks += component->h * component->v;
     }
-    return HF_OK;
+    return n_blocks <= MAX_BLOCKS ? HF_OK : HF_OTHER;
 }
 
 static int parse_scan(Jpeg *jpeg, const uint8_t *at, size_t size) {
@@ -214,7 +221,8 @@ static int parse(Jpeg *jpeg, const uint8_t *data, size_t size) {
         if (length < 2 || (size_t)(end - at - 2) < length) {
             return HF_OTHER;
         }
-        int result = marker == 0xDA ? parse_scan(jpeg, at + 4, length - 2) : parse_segment(jpeg, marker, at + 4, length - 2);
+        int result =
+            marker == 0xDA ? parse_scan(jpeg, at + 4, length - 2) : parse_segment(jpeg, marker, at + 4, length - 2);
         if (result != HF_OK) {
             return result;
         }
@@ -244,14 +252,10 @@ typedef struct {
     size_t n_ends;
 } Unstuffed;
 
-/* The data must end with an end-of-image marker: what is truncated is noticed wherever the crop is. */
+/* Has room for `n_pieces` ends. The data must end with an end-of-image marker: what is truncated is noticed wherever the crop is. */
 static int unstuff(const Jpeg *jpeg, size_t n_pieces, Unstuffed *out) {
     const uint8_t *at = jpeg->scan, *end = jpeg->end;
-    out->bytes = malloc((size_t)(end - at) + PADDING);
-    out->ends = malloc(n_pieces * sizeof *out->ends);
-    if (!out->bytes || !out->ends) {
-        return HF_NO_MEMORY;
-    }
+    out->n_ends = 0;
     uint8_t *to = out->bytes;
     for (;;) {
         const uint8_t *marker = memchr(at, 0xFF, (size_t)(end - at));
@@ -299,7 +303,8 @@ static Entry make_entry(int length, int symbol, uint32_t behind, int is_dc) {
     int size = symbol & 15, is_end = !is_dc && !size && symbol != 0xF0;
     uint32_t run = is_dc ? 0 : is_end ? END_RUN : (uint32_t)symbol >> 4;
     uint16_t value = (uint16_t)extend(behind, size);
-    return (Entry)(length + size) | run << 8 | END_RUN << 16 | (Entry)(is_end ? END_RUN : run + 1) << 24 | (Entry)value << 32;
+    return (Entry)(length + size) | run << 8 | END_RUN << 16 | (Entry)(is_end ? END_RUN : run + 1) << 24 |
+           (Entry)value << 32;
 }
 
 /* Lets an entry have the next symbol, too, if the bits hold it. */
@@ -325,7 +330,12 @@ static void join_entries(Huffman *table) {
 
 /* Builds the tables of codes that are valid as libjpeg has it. */
 static int build_huffman(const HuffmanSpec *spec, int is_dc, Huffman *table) {
-    table->symbols = spec->symbols;
+    if (table->spec.is_there && !memcmp(&table->spec, spec, sizeof *spec)) {
+        return HF_OK; /* as in the last image */
+    }
+    memset(table->lookup, 0, sizeof table->lookup);
+    table->spec = *spec;
+    table->spec.is_there = 0; /* until it is complete */
     table->is_dc = is_dc;
     uint32_t code = 0;
     int n = 0;
@@ -353,6 +363,7 @@ static int build_huffman(const HuffmanSpec *spec, int is_dc, Huffman *table) {
     if (!is_dc) {
         join_entries(table);
     }
+    table->spec.is_there = 1;
     return HF_OK;
 }
 
@@ -394,7 +405,8 @@ static __attribute__((noinline)) Entry decode_long(const Huffman *table, uint64_
     if (length > 16) {
         return 0;
     }
-    int symbol = table->symbols[((int32_t)(code >> (16 - length)) + table->offsets[length]) & 255], size = symbol & 15;
+    int symbol = table->spec.symbols[((int32_t)(code >> (16 - length)) + table->offsets[length]) & 255],
+        size = symbol & 15;
     return make_entry(length, symbol, size ? (uint32_t)(bits << length >> (64 - size)) : 0, table->is_dc);
 }
 
@@ -456,7 +468,8 @@ INLINE int decode_block(BitReader *state, const Huffman *dc, const Huffman *ac, 
 
 /* ---- the inverse DCT */
 
-static const float AAN[8] = {1.0f, 1.387039845f, 1.306562965f, 1.175875602f, 1.0f, 0.785694958f, 0.541196100f, 0.275899379f};
+static const float AAN[8] = {1.0f, 1.387039845f, 1.306562965f, 1.175875602f,
+                             1.0f, 0.785694958f, 0.541196100f, 0.275899379f};
 
 static void prepare_scales(Component *component, const uint16_t *quantization) {
     for (int k = 0; k < 64; k++) {
@@ -467,24 +480,24 @@ static void prepare_scales(Component *component, const uint16_t *quantization) {
     }
 }
 
-/* Arai, Agui and Nakajima's, of four columns side by side. */
-INLINE void idct_columns(Floats x[8]) {
-    Floats a = x[0] + x[4], b = x[0] - x[4], c = x[2] + x[6], d = (x[2] - x[6]) * 1.414213562f - c;
-    Floats e0 = a + c, e3 = a - c, e1 = b + d, e2 = b - d;
-    Floats z13 = x[5] + x[3], z10 = x[5] - x[3], z11 = x[1] + x[7], z12 = x[1] - x[7];
-    Floats o7 = z11 + z13, t11 = (z11 - z13) * 1.414213562f;
-    Floats z5 = (z10 + z12) * 1.847759065f;
-    Floats t10 = z5 - z12 * 1.082392200f, t12 = z5 - z10 * 2.613125930f;
-    Floats o6 = t12 - o7, o5 = t11 - o6, o4 = t10 - o5;
-    x[0] = e0 + o7;
-    x[7] = e0 - o7;
-    x[1] = e1 + o6;
-    x[6] = e1 - o6;
-    x[2] = e2 + o5;
-    x[5] = e2 - o5;
-    x[3] = e3 + o4;
-    x[4] = e3 - o4;
-}
+/* Arai, Agui and Nakajima's, of the columns side by side in vectors of the type `T`. */
+#define IDCT_COLUMNS(T, x)                                                                                             \
+    {                                                                                                                  \
+        T a = x[0] + x[4], b = x[0] - x[4], c = x[2] + x[6], d = (x[2] - x[6]) * 1.414213562f - c;                     \
+        T e0 = a + c, e3 = a - c, e1 = b + d, e2 = b - d;                                                              \
+        T z13 = x[5] + x[3], z10 = x[5] - x[3], z11 = x[1] + x[7], z12 = x[1] - x[7];                                  \
+        T o7 = z11 + z13, t11 = (z11 - z13) * 1.414213562f, z5 = (z10 + z12) * 1.847759065f;                           \
+        T t10 = z5 - z12 * 1.082392200f, t12 = z5 - z10 * 2.613125930f;                                                \
+        T o6 = t12 - o7, o5 = t11 - o6, o4 = t10 - o5;                                                                 \
+        x[0] = e0 + o7;                                                                                                \
+        x[7] = e0 - o7;                                                                                                \
+        x[1] = e1 + o6;                                                                                                \
+        x[6] = e1 - o6;                                                                                                \
+        x[2] = e2 + o5;                                                                                                \
+        x[5] = e2 - o5;                                                                                                \
+        x[3] = e3 + o4;                                                                                                \
+        x[4] = e3 - o4;                                                                                                \
+    }
 
 INLINE uint8_t clamp_level(float value) {
     value += 128.5f;
@@ -531,14 +544,14 @@ INLINE void store_row(Floats left, Floats right, uint8_t *out) {
 }
 #endif
 
-INLINE void idct_8(const int16_t *block, const float *scales, uint8_t *out, size_t stride) {
+static void idct_8(const int16_t *block, const float *scales, uint8_t *out, size_t stride) {
     Floats left[8], right[8];
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
         scale_row(block + 8 * i, scales + 8 * i, &left[i], &right[i]);
     }
-    idct_columns(left);
-    idct_columns(right);
+    IDCT_COLUMNS(Floats, left)
+    IDCT_COLUMNS(Floats, right)
     transpose(left);
     transpose(left + 4);
     transpose(right);
@@ -549,88 +562,147 @@ INLINE void idct_8(const int16_t *block, const float *scales, uint8_t *out, size
         left[4 + i] = right[i];
         right[i] = other;
     }
-    idct_columns(left);
-    idct_columns(right);
+    IDCT_COLUMNS(Floats, left)
+    IDCT_COLUMNS(Floats, right)
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
         store_row(left[i], right[i], out + stride * (size_t)i);
     }
 }
 
-/* The inverse DCT of the lowest n x n frequencies: the block at n / 8 of its size. */
-static void idct_small(const int16_t *block, const float *scales, int n, uint8_t *out, size_t stride) {
-    static const float COS_4[4][4] = {{0.707106781f, 0.923879533f, 0.707106781f, 0.382683432f},
-                                      {0.707106781f, 0.382683432f, -0.707106781f, -0.923879533f},
-                                      {0.707106781f, -0.382683432f, -0.707106781f, 0.923879533f},
-                                      {0.707106781f, -0.923879533f, 0.707106781f, -0.382683432f}};
-    static const float COS_2[2][2] = {{0.707106781f, 0.707106781f}, {0.707106781f, -0.707106781f}};
-    const float *basis = n == 4 ? &COS_4[0][0] : &COS_2[0][0];
-    if (n == 1) {
-        out[0] = clamp_level((float)block[0] * scales[0] * 0.5f);
-        return;
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static void idct_8_avx2(const int16_t *block, const float *scales, uint8_t *out,
+                                                        size_t stride) {
+    __m256 x[8], t[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        __m256i row = _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)(block + 8 * i)));
+        x[i] = _mm256_cvtepi32_ps(row) * _mm256_loadu_ps(scales + 8 * i);
     }
-    float half[4][4]; /* [column of frequencies][row of samples] */
-    for (int u = 0; u < n; u++) {
-        for (int y = 0; y < n; y++) {
-            float sum = 0.0f;
-            for (int v = 0; v < n; v++) {
-                sum += (float)block[8 * u + v] * scales[8 * u + v] * basis[n * y + v];
-            }
-            half[u][y] = sum;
+    IDCT_COLUMNS(__m256, x)
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        t[2 * i] = _mm256_unpacklo_ps(x[2 * i], x[2 * i + 1]);
+        t[2 * i + 1] = _mm256_unpackhi_ps(x[2 * i], x[2 * i + 1]);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) {
+        x[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+        x[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xEE);
+        x[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        x[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xEE);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        t[i] = _mm256_permute2f128_ps(x[i], x[i + 4], 0x20);
+        t[i + 4] = _mm256_permute2f128_ps(x[i], x[i + 4], 0x31);
+    }
+    IDCT_COLUMNS(__m256, t)
+    const __m256i middle = _mm256_set1_epi16(128), order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4, out += 4 * stride) { /* four rows: their halves are in different lanes */
+        __m256i a = _mm256_packs_epi32(_mm256_cvtps_epi32(t[i]), _mm256_cvtps_epi32(t[i + 1]));
+        __m256i b = _mm256_packs_epi32(_mm256_cvtps_epi32(t[i + 2]), _mm256_cvtps_epi32(t[i + 3]));
+        __m256i rows = _mm256_packus_epi16(_mm256_adds_epi16(a, middle), _mm256_adds_epi16(b, middle));
+        rows = _mm256_permutevar8x32_epi32(rows, order);
+        __m128i first = _mm256_castsi256_si128(rows), second = _mm256_extracti128_si256(rows, 1);
+        _mm_storel_epi64((__m128i *)out, first);
+        _mm_storel_epi64((__m128i *)(out + stride), _mm_unpackhi_epi64(first, first));
+        _mm_storel_epi64((__m128i *)(out + 2 * stride), second);
+        _mm_storel_epi64((__m128i *)(out + 3 * stride), _mm_unpackhi_epi64(second, second));
+    }
+}
+#endif
+
+/* The inverse DCT of the lowest 4 x 4 frequencies: the block at half its size. */
+static void idct_4(const int16_t *block, const float *scales, uint8_t *out, size_t stride) {
+    static const Floats BASIS[4] = {{0.707106781f, 0.707106781f, 0.707106781f, 0.707106781f},
+                                    {0.923879533f, 0.382683432f, -0.382683432f, -0.923879533f},
+                                    {0.707106781f, -0.707106781f, -0.707106781f, 0.707106781f},
+                                    {0.382683432f, -0.923879533f, 0.923879533f, -0.382683432f}};
+    Floats columns[4], rows[4] = {{0.0f}, {0.0f}, {0.0f}, {0.0f}};
+    for (int u = 0; u < 4; u++) {
+        columns[u] = (float)block[8 * u] * scales[8 * u] * BASIS[0];
+        for (int v = 1; v < 4; v++) {
+            columns[u] += (float)block[8 * u + v] * scales[8 * u + v] * BASIS[v];
         }
     }
-    for (int y = 0; y < n; y++) {
-        for (int x = 0; x < n; x++) {
-            float sum = 0.0f;
-            for (int u = 0; u < n; u++) {
-                sum += half[u][y] * basis[n * x + u];
-            }
-            out[stride * (size_t)y + (size_t)x] = clamp_level(sum);
+    for (int y = 0; y < 4; y++) {
+        for (int u = 0; u < 4; u++) {
+            rows[y] += columns[u][y] * BASIS[u];
+        }
+        for (int x = 0; x < 4; x++) {
+            out[stride * (size_t)y + (size_t)x] = clamp_level(rows[y][x]);
         }
     }
 }
 
+static void idct_2(const int16_t *block, const float *scales, uint8_t *out, size_t stride) {
+    float mean = (float)block[0] * scales[0] * 0.5f, down = (float)block[1] * scales[1] * 0.5f;
+    float across = (float)block[8] * scales[8] * 0.5f, both = (float)block[9] * scales[9] * 0.5f;
+    out[0] = clamp_level(mean + down + across + both);
+    out[1] = clamp_level(mean + down - across - both);
+    out[stride] = clamp_level(mean - down + across - both);
+    out[stride + 1] = clamp_level(mean - down - across + both);
+}
+
 /* ---- the scan */
 
+/* Each thread keeps one: fresh memory costs more than decoding into it. */
 typedef struct {
     Jpeg jpeg;
     Unstuffed data;
     Huffman tables[2][4];
     uint8_t order[64 + END_RUN]; /* of coefficients, transposed; 64 beyond the block */
     int end_y;                   /* rows of MCUs that are decoded */
+    uint8_t *room;
+    size_t room_size;
 } Decoder;
 
-INLINE int decode_component(Decoder *decoder, Component *component, BitReader *reader, int16_t *block, int mcu_x,
-                            int mcu_y) {
-    const Huffman *dc = &decoder->tables[0][component->dc], *ac = &decoder->tables[1][component->ac];
-    const uint8_t *last = decoder->data.bytes + decoder->data.size + 16;
+typedef void (*Idct)(const int16_t *, const float *, uint8_t *, size_t);
+
+INLINE void make_samples(const Component *component, const int16_t *block, int n, int x, int y, Idct idct) {
     size_t size = (size_t)component->size;
-    for (int v = 0; v < component->v; v++) {
-        for (int h = 0; h < component->h; h++) {
-            int x = mcu_x * component->h + h, y = mcu_y * component->v + v;
-            int is_used = component->is_needed && x >= component->first_x && x < component->end_x &&
-                          y >= component->first_y && y < component->end_y;
-            for (int i = 0; is_used && i < 8; i++) { /* memset would be a slow instruction */
-                memcpy(block + 8 * i, (const int16_t[8]){0}, 16);
-            }
-            int n = decode_block(reader, dc, ac, &component->last_dc, block, decoder->order);
-            if (n < 0 || reader->at > last) {
+    uint8_t *out = component->samples + (size_t)(y - component->first_y) * size * component->stride +
+                   (size_t)(x - component->first_x) * size;
+    if (n == 1 || size == 1) {
+        uint8_t level = clamp_level((float)block[0] * component->scales[0] * (size == 8 ? 1.0f : 0.5f));
+        for (size_t i = 0; i < size; i++) {
+            memset(out + i * component->stride, level, size);
+        }
+    } else if (size == 8) {
+        idct(block, component->scales, out, component->stride);
+    } else {
+        (size == 4 ? idct_4 : idct_2)(block, component->scales, out, component->stride);
+    }
+}
+
+/* Decodes all blocks of an MCU first: reading coefficients right after they were stored one by one would wait for that. */
+INLINE int decode_mcu(Decoder *decoder, BitReader *reader, int16_t *blocks, int mcu_x, int mcu_y, Idct idct) {
+    const uint8_t *last = decoder->data.bytes + decoder->data.size + 16;
+    int counts[MAX_BLOCKS], n_blocks = 0;
+    memset(blocks, 0, MAX_BLOCKS * BLOCK_SIZE * sizeof *blocks);
+    for (int i = 0; i < decoder->jpeg.info.components; i++) {
+        Component *component = &decoder->jpeg.components[i];
+        const Huffman *dc = &decoder->tables[0][component->dc], *ac = &decoder->tables[1][component->ac];
+        for (int left = component->h * component->v; left--; n_blocks++) {
+            counts[n_blocks] =
+                decode_block(reader, dc, ac, &component->last_dc, blocks + n_blocks * BLOCK_SIZE, decoder->order);
+            if (counts[n_blocks] < 0 || reader->at > last) {
                 return HF_OTHER;
             }
-            if (!is_used) {
-                continue;
-            }
-            uint8_t *out = component->samples + (size_t)(y - component->first_y) * size * component->stride +
-                           (size_t)(x - component->first_x) * size;
-            if (n == 1) {
-                uint8_t level = clamp_level((float)block[0] * component->scales[0] * (size == 8 ? 1.0f : 0.5f));
-                for (size_t i = 0; i < size; i++) {
-                    memset(out + i * component->stride, level, size);
+        }
+    }
+    n_blocks = 0;
+    for (int i = 0; i < decoder->jpeg.info.components; i++) {
+        const Component *component = &decoder->jpeg.components[i];
+        for (int v = 0; v < component->v; v++) {
+            for (int h = 0; h < component->h; h++, n_blocks++) {
+                int x = mcu_x * component->h + h, y = mcu_y * component->v + v;
+                if (component->is_needed && x >= component->first_x && x < component->end_x &&
+                    y >= component->first_y && y < component->end_y) {
+                    make_samples(component, blocks + n_blocks * BLOCK_SIZE, counts[n_blocks], x, y, idct);
                 }
-            } else if (size == 8) {
-                idct_8(block, component->scales, out, component->stride);
-            } else {
-                idct_small(block, component->scales, (int)size, out, component->stride);
             }
         }
     }
@@ -642,10 +714,10 @@ static size_t consumed(const BitReader *reader, const uint8_t *begin) {
     return (size_t)(reader->at - begin) - (reader->n & 63) / 8;
 }
 
-INLINE int decode_scan(Decoder *decoder) {
+INLINE int decode_scan(Decoder *decoder, Idct idct) {
     Jpeg *jpeg = &decoder->jpeg;
     int n_x = (jpeg->info.width + 8 * jpeg->max_h - 1) / (8 * jpeg->max_h), until_restart = jpeg->restart_interval;
-    int16_t block[64 + 8];
+    int16_t blocks[MAX_BLOCKS * BLOCK_SIZE];
     size_t piece = 0;
     BitReader reader = {0, 0, decoder->data.bytes};
     for (int y = 0; y < decoder->end_y; y++) {
@@ -660,20 +732,20 @@ INLINE int decode_scan(Decoder *decoder) {
                     jpeg->components[i].last_dc = 0;
                 }
             }
-            for (int i = 0; i < jpeg->info.components; i++) {
-                if (decode_component(decoder, &jpeg->components[i], &reader, block, x, y) != HF_OK) {
-                    return HF_OTHER;
-                }
+            if (decode_mcu(decoder, &reader, blocks, x, y, idct) != HF_OK) {
+                return HF_OTHER;
             }
         }
     }
     return consumed(&reader, decoder->data.bytes) > decoder->data.ends[piece] ? HF_OTHER : HF_OK;
 }
 
-static int decode_scan_plain(Decoder *decoder) { return decode_scan(decoder); }
+static int decode_scan_plain(Decoder *decoder) { return decode_scan(decoder, idct_8); }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2,bmi2"))) static int decode_scan_avx2(Decoder *decoder) { return decode_scan(decoder); }
+__attribute__((target("avx2,bmi2"))) static int decode_scan_avx2(Decoder *decoder) {
+    return decode_scan(decoder, idct_8_avx2);
+}
 #endif
 
 static int run_scan(Decoder *decoder) {
@@ -687,8 +759,9 @@ static int run_scan(Decoder *decoder) {
 
 /* ---- a part of an image */
 
-/* Chooses the scale of a component and the blocks that are needed, and makes room for them. */
-static int plan_component(const Jpeg *jpeg, Component *component, const HfBox *box, const HfOutput *out, HfPlane *plane) {
+/* Chooses the scale of a component and the blocks that are needed. */
+static void plan_component(const Jpeg *jpeg, Component *component, const HfBox *box, const HfOutput *out,
+                           HfPlane *plane) {
     double per_x = (double)component->h / jpeg->max_h, per_y = (double)component->v / jpeg->max_v;
     int size = 8;
     while (size > 1 && (box->right - box->left) * per_x * (size / 2) / 8 >= out->width &&
@@ -710,14 +783,10 @@ static int plan_component(const Jpeg *jpeg, Component *component, const HfBox *b
     component->end_x = (right + size - 1) / size;
     component->end_y = (bottom + size - 1) / size;
     component->stride = (size_t)(component->end_x - component->first_x) * (size_t)size;
-    component->samples = malloc(component->stride * (size_t)(component->end_y - component->first_y) * (size_t)size);
-    if (!component->samples) {
-        return HF_NO_MEMORY;
-    }
     /* The plane is what the box covers of the samples. */
     int skip_x = left - component->first_x * size, skip_y = top - component->first_y * size;
-    *plane = (HfPlane){.samples = component->samples + (size_t)skip_y * component->stride + skip_x,
-                       .stride = component->stride,
+    component->skipped = (size_t)skip_y * component->stride + (size_t)skip_x;
+    *plane = (HfPlane){.stride = component->stride,
                        .channels = 1,
                        .width = right - left,
                        .height = bottom - top,
@@ -725,6 +794,33 @@ static int plan_component(const Jpeg *jpeg, Component *component, const HfBox *b
                        .top = box->top * per_y - top,
                        .right = box->right * per_x - left,
                        .bottom = box->bottom * per_y - top};
+}
+
+/* Shares out the buffers. */
+static int make_room(Decoder *decoder, size_t n_pieces) {
+    Jpeg *jpeg = &decoder->jpeg;
+    size_t ends = n_pieces * sizeof *decoder->data.ends, bytes = (size_t)(jpeg->end - jpeg->scan) + PADDING, samples[3];
+    size_t all = ends + bytes;
+    for (int i = 0; i < jpeg->info.components; i++) {
+        const Component *one = &jpeg->components[i];
+        samples[i] = one->is_needed ? one->stride * (size_t)(one->end_y - one->first_y) * (size_t)one->size : 0;
+        all += samples[i];
+    }
+    if (all > decoder->room_size) {
+        free(decoder->room);
+        decoder->room = malloc(all);
+        decoder->room_size = decoder->room ? all : 0;
+        if (!decoder->room) {
+            return HF_NO_MEMORY;
+        }
+    }
+    decoder->data.ends = (size_t *)(void *)decoder->room;
+    decoder->data.bytes = decoder->room + ends;
+    uint8_t *at = decoder->data.bytes + bytes;
+    for (int i = 0; i < jpeg->info.components; i++) {
+        jpeg->components[i].samples = at;
+        at += samples[i];
+    }
     return HF_OK;
 }
 
@@ -733,16 +829,12 @@ static int prepare(Decoder *decoder, const HfBox *box, const HfOutput *out, HfPl
     for (int i = 0; i < jpeg->info.components; i++) {
         Component *component = &jpeg->components[i];
         component->is_needed = i < out->channels;
-        int result = component->is_needed ? plan_component(jpeg, component, box, out, &planes[i]) : HF_OK;
-        for (int is_ac = 0; is_ac < 2 && result == HF_OK; is_ac++) {
-            int id = is_ac ? component->ac : component->dc;
-            Huffman *table = &decoder->tables[is_ac][id];
-            if (!table->symbols) {
-                result = build_huffman(&jpeg->specs[is_ac][id], !is_ac, table);
-            }
+        if (component->is_needed) {
+            plan_component(jpeg, component, box, out, &planes[i]);
         }
-        if (result != HF_OK) {
-            return result;
+        if (build_huffman(&jpeg->specs[0][component->dc], 1, &decoder->tables[0][component->dc]) ||
+            build_huffman(&jpeg->specs[1][component->ac], 0, &decoder->tables[1][component->ac])) {
+            return HF_OTHER;
         }
     }
     memset(decoder->order, 64, sizeof decoder->order);
@@ -754,11 +846,45 @@ static int prepare(Decoder *decoder, const HfBox *box, const HfOutput *out, HfPl
     size_t n_x = (size_t)((jpeg->info.width + 8 * jpeg->max_h - 1) / (8 * jpeg->max_h));
     decoder->end_y = (box->bottom + mcu_height - 1) / mcu_height;
     size_t interval = (size_t)jpeg->restart_interval;
-    return unstuff(jpeg, interval ? (n_x * n_y + interval - 1) / interval : 1, &decoder->data);
+    size_t n_pieces = interval ? (n_x * n_y + interval - 1) / interval : 1;
+    if (n_pieces > (size_t)(jpeg->end - jpeg->scan) + 1) { /* each takes a marker */
+        return HF_OTHER;
+    }
+    int result = make_room(decoder, n_pieces);
+    for (int i = 0; i < out->channels && i < jpeg->info.components && result == HF_OK; i++) {
+        planes[i].samples = jpeg->components[i].samples + jpeg->components[i].skipped;
+    }
+    return result == HF_OK ? unstuff(jpeg, n_pieces, &decoder->data) : result;
+}
+
+static pthread_key_t decoder_key;
+static pthread_once_t decoder_once = PTHREAD_ONCE_INIT;
+static int has_key;
+
+static void free_decoder(void *given) {
+    Decoder *decoder = given;
+    free(decoder->room);
+    free(decoder);
+}
+
+static void make_key(void) { has_key = !pthread_key_create(&decoder_key, free_decoder); }
+
+/* The thread's decoder, freed when it ends. */
+static Decoder *own_decoder(void) {
+    pthread_once(&decoder_once, make_key);
+    Decoder *decoder = has_key ? pthread_getspecific(decoder_key) : NULL;
+    if (!decoder && has_key) {
+        decoder = calloc(1, sizeof *decoder);
+        if (decoder && pthread_setspecific(decoder_key, decoder)) {
+            free(decoder);
+            decoder = NULL;
+        }
+    }
+    return decoder;
 }
 
 int hf_jpeg_decode(const uint8_t *data, size_t size, const HfBox *box, const HfOutput *out) {
-    Decoder *decoder = calloc(1, sizeof *decoder);
+    Decoder *decoder = own_decoder();
     if (!decoder) {
         return HF_NO_MEMORY;
     }
@@ -779,11 +905,10 @@ int hf_jpeg_decode(const uint8_t *data, size_t size, const HfBox *box, const HfO
         int n = out->channels < jpeg->info.components ? out->channels : jpeg->info.components;
         result = hf_resize(planes, n, n == 3, out);
     }
-    for (int i = 0; i < jpeg->info.components; i++) {
-        free(jpeg->components[i].samples);
+    if (decoder->room_size > KEPT_BYTES) {
+        free(decoder->room);
+        decoder->room = NULL;
+        decoder->room_size = 0;
     }
-    free(decoder->data.bytes);
-    free(decoder->data.ends);
-    free(decoder);
     return result;
 }

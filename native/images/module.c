@@ -9,14 +9,15 @@
 static int check_output(HfOutput *out, const Py_buffer *pixels, const Py_buffer *levels) {
     if (out->width < 1 || out->width > MAX_SIDE || out->height < 1 || out->height > MAX_SIDE ||
         (out->channels != 1 && out->channels != 3)) {
-        PyErr_Format(PyExc_ValueError, "expected 1 or 3 channels of 1 to %d rows and columns, got %d of %d and %d", MAX_SIDE,
-                     out->channels, out->height, out->width);
+        PyErr_Format(PyExc_ValueError, "expected 1 or 3 channels of 1 to %d rows and columns, got %d of %d and %d",
+                     MAX_SIDE, out->channels, out->height, out->width);
         return -1;
     }
     Py_ssize_t values = (Py_ssize_t)out->width * out->height * out->channels, item = levels->buf ? 4 : 1;
     if (pixels->len != values * item || (levels->buf && levels->len != 256 * 4 * (Py_ssize_t)out->channels) ||
         (uintptr_t)pixels->buf % (uintptr_t)item || (uintptr_t)levels->buf % 4) {
-        PyErr_Format(PyExc_ValueError, "expected an aligned output of %zd bytes, got %zd bytes", values * item, pixels->len);
+        PyErr_Format(PyExc_ValueError, "expected an aligned output of %zd bytes, got %zd bytes", values * item,
+                     pixels->len);
         return -1;
     }
     out->pixels = pixels->buf;
@@ -46,8 +47,8 @@ static PyObject *decode_jpeg(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_buffer data, pixels, levels;
     HfBox box;
     HfOutput out;
-    if (!PyArg_ParseTuple(args, "y*(iiii)w*z*(iii)p", &data, &box.left, &box.top, &box.right, &box.bottom, &pixels, &levels,
-                          &out.height, &out.width, &out.channels, &out.planar)) {
+    if (!PyArg_ParseTuple(args, "y*(iiii)w*z*(iii)p", &data, &box.left, &box.top, &box.right, &box.bottom, &pixels,
+                          &levels, &out.height, &out.width, &out.channels, &out.planar)) {
         return NULL;
     }
     PyObject *answer = NULL;
@@ -68,9 +69,9 @@ static PyObject *resize(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_buffer data, pixels, levels;
     HfPlane plane;
     HfOutput out;
-    if (!PyArg_ParseTuple(args, "y*(iii)(dddd)w*z*(iii)p", &data, &plane.height, &plane.width, &plane.channels, &plane.left,
-                          &plane.top, &plane.right, &plane.bottom, &pixels, &levels, &out.height, &out.width, &out.channels,
-                          &out.planar)) {
+    if (!PyArg_ParseTuple(args, "y*(iii)(dddd)w*z*(iii)p", &data, &plane.height, &plane.width, &plane.channels,
+                          &plane.left, &plane.top, &plane.right, &plane.bottom, &pixels, &levels, &out.height,
+                          &out.width, &out.channels, &out.planar)) {
         return NULL;
     }
     PyObject *answer = NULL;
@@ -110,10 +111,12 @@ static PyObject *resize(PyObject *Py_UNUSED(module), PyObject *args) {
 static PyMethodDef methods[] = {
     {"jpeg_size", jpeg_size, METH_O, "jpeg_size(data): (height, width) of a JPEG that decode_jpeg may decode, or None"},
     {"decode_jpeg", decode_jpeg, METH_VARARGS,
-     "decode_jpeg(data, (left, top, right, bottom), out, levels, (height, width, channels), planar): decodes and resizes a "
+     "decode_jpeg(data, (left, top, right, bottom), out, levels, (height, width, channels), planar): decodes and "
+     "resizes a "
      "part of a JPEG; False for one that it cannot, or corrupt data; other threads run meanwhile"},
     {"resize", resize, METH_VARARGS,
-     "resize(pixels, (height, width, channels), box, out, levels, (height, width, channels), planar): resizes pixels; other "
+     "resize(pixels, (height, width, channels), box, out, levels, (height, width, channels), planar): resizes pixels; "
+     "other "
      "threads run meanwhile"},
     {NULL, NULL, 0, NULL},
 };

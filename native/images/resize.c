@@ -13,6 +13,7 @@
 #define INLINE static inline __attribute__((always_inline))
 #define WEIGHT_BITS 14
 #define TAPS_TOGETHER 8
+#define FEW_TAPS 4
 #define ROW_PADDING 16
 
 /* The samples that make each output sample: `taps` from `first` on, their weights at `weights`, `room` apart. */
@@ -24,8 +25,9 @@ typedef struct {
 
 static int make_filter(int in_size, double begin, double end, int out_size, Filter *filter) {
     double scale = (end - begin) / out_size, support = scale < 1.0 ? 1.0 : scale;
-    filter->taps = (int)ceil(support) * 2 + 1;
+    filter->taps = (int)(2.0 * support) + 1; /* samples that a filter of this width can touch */
     filter->room = (filter->taps + TAPS_TOGETHER - 1) / TAPS_TOGETHER * TAPS_TOGETHER;
+    filter->room = filter->taps <= FEW_TAPS ? FEW_TAPS : filter->room;
     filter->first = malloc((size_t)out_size * sizeof *filter->first);
     filter->weights = calloc((size_t)out_size * (size_t)filter->room, sizeof *filter->weights);
     double *exact = malloc((size_t)filter->taps * sizeof *exact);
@@ -104,26 +106,42 @@ INLINE __m128i sum_taps(const int16_t *row, const Filter *filter, int x, int roo
     }
     return sum;
 }
+
+/* Two sums, each in two parts. */
+INLINE __m128i sum_few_taps(const int16_t *row, const Filter *filter, int x) {
+    __m128i first = _mm_loadl_epi64((const __m128i *)(row + filter->first[x]));
+    __m128i second = _mm_loadl_epi64((const __m128i *)(row + filter->first[x + 1]));
+    __m128i weights = _mm_loadu_si128((const __m128i *)(filter->weights + FEW_TAPS * (size_t)x));
+    return _mm_madd_epi16(_mm_unpacklo_epi64(first, second), weights);
+}
+
+INLINE void store_sums(__m128i sum, int16_t *out) {
+    sum = _mm_srai_epi32(_mm_add_epi32(sum, _mm_set1_epi32(1 << WEIGHT_BITS)), WEIGHT_BITS + 1);
+    _mm_storel_epi64((__m128i *)out, _mm_packs_epi32(sum, sum));
+}
 #endif
 
 /* Weighted sums along a row, with 6 bits behind the point. */
 INLINE void sum_columns(const int16_t *row, const Filter *filter, int room, int n, int16_t *out) {
-    const int half = 1 << WEIGHT_BITS;
     int x = 0;
 #if defined(__x86_64__)
-    for (; x + 4 <= n; x += 4) {
+    for (; room == FEW_TAPS && x + 4 <= n; x += 4) {
+        __m128i a = sum_few_taps(row, filter, x), b = sum_few_taps(row, filter, x + 2);
+        __m128i even = _mm_castps_si128(_mm_shuffle_ps(_mm_castsi128_ps(a), _mm_castsi128_ps(b), 0x88));
+        __m128i odd = _mm_castps_si128(_mm_shuffle_ps(_mm_castsi128_ps(a), _mm_castsi128_ps(b), 0xDD));
+        store_sums(_mm_add_epi32(even, odd), out + x);
+    }
+    for (; room != FEW_TAPS && x + 4 <= n; x += 4) {
         __m128i s0 = sum_taps(row, filter, x, room), s1 = sum_taps(row, filter, x + 1, room);
         __m128i s2 = sum_taps(row, filter, x + 2, room), s3 = sum_taps(row, filter, x + 3, room);
         __m128i a = _mm_add_epi32(_mm_unpacklo_epi32(s0, s1), _mm_unpackhi_epi32(s0, s1));
         __m128i b = _mm_add_epi32(_mm_unpacklo_epi32(s2, s3), _mm_unpackhi_epi32(s2, s3));
-        __m128i sum = _mm_add_epi32(_mm_unpacklo_epi64(a, b), _mm_unpackhi_epi64(a, b));
-        sum = _mm_srai_epi32(_mm_add_epi32(sum, _mm_set1_epi32(half)), WEIGHT_BITS + 1);
-        _mm_storel_epi64((__m128i *)(out + x), _mm_packs_epi32(sum, sum));
+        store_sums(_mm_add_epi32(_mm_unpacklo_epi64(a, b), _mm_unpackhi_epi64(a, b)), out + x);
     }
 #endif
     for (; x < n; x++) {
         const int16_t *at = row + filter->first[x], *weights = filter->weights + (size_t)x * (size_t)room;
-        int32_t sum = half;
+        int32_t sum = 1 << WEIGHT_BITS;
         for (int k = 0; k < filter->taps; k++) {
             sum += weights[k] * at[k];
         }
@@ -135,7 +153,8 @@ INLINE uint8_t clamp(int32_t level) { return (uint8_t)(level < 0 ? 0 : level > 2
 
 #if defined(__x86_64__)
 INLINE __m128i dot(__m128i a, __m128i b, int weight_a, int weight_b) {
-    return _mm_madd_epi16(_mm_unpacklo_epi16(a, b), _mm_set1_epi32((int)((uint16_t)weight_a | (uint32_t)weight_b << 16)));
+    return _mm_madd_epi16(_mm_unpacklo_epi16(a, b),
+                          _mm_set1_epi32((int)((uint16_t)weight_a | (uint32_t)weight_b << 16)));
 }
 
 /* Four levels: the sum with 20 bits behind the point, rounded. */
@@ -231,7 +250,9 @@ INLINE void resize_row(Resizer *resizer, int y) {
                 row = resizer->split;
             }
             const Filter *columns = &resizer->horizontal[i];
-            if (columns->room == TAPS_TOGETHER) {
+            if (columns->room == FEW_TAPS) {
+                sum_columns(row, columns, FEW_TAPS, out->width, resizer->resized[n_channels++]);
+            } else if (columns->room == TAPS_TOGETHER) {
                 sum_columns(row, columns, TAPS_TOGETHER, out->width, resizer->resized[n_channels++]);
             } else {
                 sum_columns(row, columns, columns->room, out->width, resizer->resized[n_channels++]);
@@ -272,7 +293,8 @@ static int prepare(Resizer *resizer) {
             return HF_NO_MEMORY;
         }
         /* Samples behind the last one are read, but weigh nothing. */
-        size_t width = (size_t)plane->width * (size_t)plane->channels + (size_t)resizer->horizontal[i].room + ROW_PADDING;
+        size_t width =
+            (size_t)plane->width * (size_t)plane->channels + (size_t)resizer->horizontal[i].room + ROW_PADDING;
         widest = width > widest ? width : widest;
     }
     resizer->row = calloc(widest, sizeof *resizer->row);
