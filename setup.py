@@ -16,7 +16,7 @@ def _extension(name: str) -> Extension:
             "-O3",
             "-std=c11",
             "-fvisibility=hidden",
-            "-ffp-contract=off",  # the same pixels on every processor
+            "-ffp-contract=off",  # the same pixels of images on every processor
             "-Wall",
             "-Wextra",
             "-Werror=implicit-function-declaration",

@@ -8,6 +8,7 @@
  * position is checked at every block. */
 #include "images.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -538,8 +539,8 @@ INLINE void scale_row(const int16_t *block, const float *scales, Floats *left, F
 
 INLINE void store_row(Floats left, Floats right, uint8_t *out) {
     for (int i = 0; i < 4; i++) {
-        out[i] = clamp_level(left[i]);
-        out[4 + i] = clamp_level(right[i]);
+        out[i] = clamp_level(rintf(left[i]));
+        out[4 + i] = clamp_level(rintf(right[i]));
     }
 }
 #endif
