@@ -154,18 +154,24 @@ def spdl_crop(job: Job) -> Batches:
 
 
 @functools.cache
-def _dali_pipeline(is_random: bool) -> Any:
+def _dali_pipeline(files: tuple[str, ...], is_random: bool) -> Any:
+    """Never ends: what it prefetches at the end of a pass is the begin of the next."""
     from nvidia.dali import fn, pipeline_def, types
+
+    def chunks() -> Iterator[list[Any]]:
+        while True:
+            images = _images({"files": files})
+            for at in range(0, len(images), ROWS):
+                yield [np.frombuffer(one, np.uint8) for one in images[at : at + ROWS]]
 
     @pipeline_def(batch_size=ROWS, num_threads=WORKERS, device_id=None, prefetch_queue_depth=2)
     def pipeline() -> Any:
-        data = fn.external_source(name="data", no_copy=True)
-        area = {"random_area": (0.08, 1.0), "random_aspect_ratio": (3 / 4, 4 / 3)}
-        decoded = (
-            fn.decoders.image_random_crop(data, device="cpu", **area)
-            if is_random
-            else fn.decoders.image(data, device="cpu")
-        )
+        data = fn.external_source(source=chunks(), no_copy=True)
+        if is_random:
+            area = {"random_area": (0.08, 1.0), "random_aspect_ratio": (3 / 4, 4 / 3)}
+            decoded = fn.decoders.image_random_crop(data, device="cpu", **area)
+        else:
+            decoded = fn.decoders.image(data, device="cpu")
         resized = fn.resize(decoded, size=(SIDE, SIDE), interp_type=types.INTERP_LINEAR, antialias=False)
         scale = {"mean": [255 * one for one in MEAN], "std": [255 * one for one in STD]}
         return fn.crop_mirror_normalize(resized, dtype=types.FLOAT, output_layout="HWC", **scale)
@@ -175,20 +181,12 @@ def _dali_pipeline(is_random: bool) -> Any:
     return made
 
 
-def _dali(job: Job, is_random: bool) -> Iterator[dict[str, Any]]:
-    pipeline = _dali_pipeline(is_random)
-    arrays = [np.frombuffer(one, np.uint8) for one in _images(job)]
-    chunks = [arrays[at : at + ROWS] for at in range(0, len(arrays), ROWS)]
-    for chunk in chunks[:2]:
-        pipeline.feed_input("data", chunk)
-        pipeline.schedule_run()
-    for number in range(len(chunks)):
-        (batch,) = pipeline.share_outputs()
+def _dali(job: Job, is_random: bool) -> Batches:
+    files = tuple(job["files"])
+    pipeline = _dali_pipeline(files, is_random)
+    for _ in range(-(-len(_encoded(files)) // ROWS)):
+        (batch,) = pipeline.run()
         yield {"image": batch.as_array(), "label": np.zeros(len(batch), np.int64)}
-        pipeline.release_outputs()
-        if number + 2 < len(chunks):
-            pipeline.feed_input("data", chunks[number + 2])
-            pipeline.schedule_run()
 
 
 def dali_resize(job: Job) -> Batches:

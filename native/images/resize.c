@@ -70,10 +70,11 @@ INLINE void sum_rows(const uint8_t *rows, size_t stride, int n_rows, const int16
         __m128i sums[4] = {half, half, half, half};
         for (int k = 0; k < n_rows; k += 2) {
             const uint8_t *at = rows + (size_t)k * stride + x;
-            int has_next = k + 1 < n_rows;
             __m128i a = _mm_loadu_si128((const __m128i *)at);
-            __m128i b = has_next ? _mm_loadu_si128((const __m128i *)(at + stride)) : zero;
-            __m128i pair = _mm_set1_epi32((uint16_t)weights[k] | (has_next ? (int)weights[k + 1] << 16 : 0));
+            __m128i b = _mm_loadu_si128((const __m128i *)(k + 1 < n_rows ? at + stride : at)); /* or without weight */
+            int32_t two;
+            memcpy(&two, weights + k, sizeof two);
+            __m128i pair = _mm_set1_epi32(two);
             __m128i low = _mm_unpacklo_epi8(a, b), high = _mm_unpackhi_epi8(a, b);
             sums[0] = _mm_add_epi32(sums[0], _mm_madd_epi16(_mm_unpacklo_epi8(low, zero), pair));
             sums[1] = _mm_add_epi32(sums[1], _mm_madd_epi16(_mm_unpackhi_epi8(low, zero), pair));

@@ -136,6 +136,19 @@ def test_batches_are_written_in_place(folder: Path) -> None:
     assert collate([{"x": row[:1]} for row in rows])["x"].tolist() == [[0], [2], [4]]
 
 
+def test_a_batch_that_is_kept_is_not_written_again(folder: Path) -> None:
+    """The memory of released batches is used again, and only that."""
+    wanted = [batch["image"].tobytes() for batch in records(folder).decode("image", size=6).batch(4).repeat(3)]
+    with records(folder).decode("image", size=6, num_workers=2).batch(4).repeat(3).prefetch(2).iterate() as batches:
+        addresses, kept = [], []
+        for number, batch in enumerate(batches):
+            addresses.append(batch["image"].ctypes.data)
+            if number % 5 == 0:
+                kept.append((number, batch["image"][1:3]))  # a part keeps all of it
+    assert len(set(addresses)) < len(addresses)
+    assert all(image.tobytes() in wanted[number] for number, image in kept)
+
+
 def test_wrong_calls(folder: Path) -> None:
     base = records(folder)
     schema = {"image": hold.Bytes(), "id": hold.Int64()}

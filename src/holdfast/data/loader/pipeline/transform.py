@@ -10,7 +10,7 @@ import random
 import traceback
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from ...formats.gather import empty_batch, gather_rows
 from ...formats.images import ImageColumn
 from ..options import Collate, Function
 from ..order.shuffle import key_of
-from .collate import Slots, collate, pad_columns
+from .collate import SlotPool, Slots, collate, pad_columns
 from .run_context import Sample, WorkItem
 
 ReportSample = Callable[[int], None]  # called with the row that is worked on; -1: the whole batch
@@ -78,6 +78,7 @@ class Transform:
     pad_value: float = 0
     schema: Schema | None = None
     mapped: bool = True
+    slots: SlotPool = field(default_factory=SlotPool, compare=False)
 
     @property
     def name(self) -> str:
@@ -112,7 +113,7 @@ class TransformRun:
         """Makes the arrays of the batch that functions write into, by their numbers."""
         images = [(number, one.function) for number, one in self._numbered if isinstance(one.function, ImageColumn)]
         return {
-            number: Slots((len(self._samples), *image.resize.shape), image.resize.dtype)
+            number: self._transform.slots.take((len(self._samples), *image.resize.shape), image.resize.dtype)
             for number, image in images
             if image.resize is not None
         }
