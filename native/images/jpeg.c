@@ -1,8 +1,8 @@
-/* Decodes baseline JPEGs, several times as fast as needed to keep up with the resize.
+/* Decodes baseline JPEGs for resizing.
  *
  * Two thirds of a JPEG decoder's time is Huffman decoding, one symbol after the other: each depends on the length of the
- * last. Here one table lookup gives a code, the bits behind it, and the run of zeros together, where libjpeg takes three
- * steps; bytes are unstuffed beforehand, so that refilling the bit buffer needs no branch.
+ * last. Here one table lookup gives a code, the bits behind it and the run of zeros, of two symbols if they fit, where
+ * libjpeg takes three steps for each; bytes are unstuffed beforehand, so that refilling the bit buffer needs no branch.
  *
  * Every read of hostile data is bounded: the unstuffed data end with PADDING zeros, more than a block can take, and the
  * position is checked at every block. */
@@ -64,7 +64,7 @@ typedef struct {
 typedef struct {
     HfJpegInfo info;
     Component components[3];
-    int max_h, max_v;
+    int max_h, max_v, n_blocks; /* n_blocks: of an MCU */
     uint16_t quantization[4][64];
     int has_quantization[4];
     HuffmanSpec specs[2][4];
@@ -131,7 +131,6 @@ static int parse_frame(Jpeg *jpeg, const uint8_t *at, size_t size) {
     }
     jpeg->info = (HfJpegInfo){width, height, n};
     jpeg->max_h = jpeg->max_v = 1;
-    int n_blocks = 0;
     for (int i = 0; i < n; i++) {
         const uint8_t *one = at + 6 + 3 * i;
         Component *component = &jpeg->components[i];
@@ -144,9 +143,9 @@ static int parse_frame(Jpeg *jpeg, const uint8_t *at, size_t size) {
         }
         jpeg->max_h = component->h > jpeg->max_h ? component->h : jpeg->max_h;
         jpeg->max_v = component->v > jpeg->max_v ? component->v : jpeg->max_v;
-        n_blocks += component->h * component->v;
+        jpeg->n_blocks += component->h * component->v;
     }
-    return n_blocks <= MAX_BLOCKS ? HF_OK : HF_OTHER;
+    return jpeg->n_blocks <= MAX_BLOCKS ? HF_OK : HF_OTHER;
 }
 
 static int parse_scan(Jpeg *jpeg, const uint8_t *at, size_t size) {
@@ -682,7 +681,7 @@ INLINE void make_samples(const Component *component, const int16_t *block, int n
 INLINE int decode_mcu(Decoder *decoder, BitReader *reader, int16_t *blocks, int mcu_x, int mcu_y, Idct idct) {
     const uint8_t *last = decoder->data.bytes + decoder->data.size + 16;
     int counts[MAX_BLOCKS], n_blocks = 0;
-    memset(blocks, 0, MAX_BLOCKS * BLOCK_SIZE * sizeof *blocks);
+    memset(blocks, 0, (size_t)decoder->jpeg.n_blocks * BLOCK_SIZE * sizeof *blocks);
     for (int i = 0; i < decoder->jpeg.info.components; i++) {
         Component *component = &decoder->jpeg.components[i];
         const Huffman *dc = &decoder->tables[0][component->dc], *ac = &decoder->tables[1][component->ac];
