@@ -100,7 +100,7 @@ def test_without_a_compiler_it_says_so_once(without_compiler: Path) -> None:
 def test_with_a_compiler_the_compiled_codec_is_there(with_compiler: Path, tmp_path: Path) -> None:
     built = sorted(path.name for path in with_compiler.rglob("*.so"))
     tracing = ["_fdtrace.abi3.so"] if platform.machine() == "x86_64" else []
-    assert built == ["_codec.abi3.so", *tracing, "_png.abi3.so", "_readahead.abi3.so"]
+    assert built == ["_codec.abi3.so", *tracing, "_images.abi3.so", "_png.abi3.so", "_readahead.abi3.so"]
     home = str(with_compiler / "holdfast" / "__init__.py")
     assert round_trip(with_compiler, tmp_path) == [[-7], "fast", True, home]
 
