@@ -43,7 +43,7 @@ class Contender:
 
     def __init__(self, subject: str, name: str) -> None:
         self.name = name
-        python = _peers_python() if name == "pypi" else sys.executable
+        python = _peers_python(name) if name in _OTHER_PACKAGES else sys.executable
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
         self._process = subprocess.Popen(
             [python, "-m", f"benchmarks.{subject}.contender_{name}"],
@@ -144,13 +144,20 @@ class Contenders:
         return found
 
 
-def _peers_python() -> str:
+# Contenders with an environment of their own, and what it needs.
+_OTHER_PACKAGES = {
+    "pypi": "tfrecord",
+    "images": "opencv-python-headless simplejpeg Pillow grain spdl nvidia-dali-cuda120",
+}
+
+
+def _peers_python(name: str) -> str:
     beside = TOP / ".venv-peers" / "bin" / "python"
     python = os.environ.get("HOLDFAST_PEERS_PYTHON") or (str(beside) if beside.exists() else "")
     if not python:
         raise ContenderError(
-            "PyPI tfrecord is not installed; `python3 -m venv .venv-peers && "
-            ".venv-peers/bin/pip install tfrecord` installs it"
+            f"{_OTHER_PACKAGES[name]}: not installed; `python3 -m venv .venv-peers && "
+            f".venv-peers/bin/pip install {_OTHER_PACKAGES[name]}` installs it"
         )
     return str(Path(python).absolute())  # not resolved: the link makes it the environment's Python
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
+import random
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -80,7 +82,7 @@ def data_set(folder: Path, kind: Data, sizes: Sizes, log: Callable[[str], None])
 
 
 def _rows(kind: Data, sizes: Sizes) -> int:
-    if kind in ("png", "jpeg"):
+    if kind in ("png", "jpeg", "photos"):
         return sizes.images
     rows = {"examples": sizes.examples, "files": sizes.files, "short": sizes.short}
     return rows.get(kind, sizes.hdf5_rows)
@@ -154,6 +156,7 @@ _MAKERS: dict[Data, Callable[[str, int, Path], Any]] = {
     "jpeg": _make_images,
     "files": _make_files,
     **dict.fromkeys(("hdf5", *PACKED), _make_hdf5),
+    "photos": _make_images,
 }
 
 
@@ -161,16 +164,18 @@ _MAKERS: dict[Data, Callable[[str, int, Path], Any]] = {
 
 
 class ImageKind(NamedTuple):
-    side: int  # pixels
+    side: int  # pixels; the height
     noise: int
     format: str
     quality: dict[str, int]
+    width: int = 0  # as high as wide
 
 
 IMAGE_KINDS = {
     "png": ImageKind(224, 10, "PNG", {"compress_level": 6}),
     "jpeg": ImageKind(400, 32, "JPEG", {"quality": 92}),
     "files": ImageKind(80, 16, "JPEG", {"quality": 90}),
+    "photos": ImageKind(400, 16, "JPEG", {"quality": 90}, width=500),
 }
 
 
@@ -178,8 +183,9 @@ def picture(kind: str, seed: int) -> bytes:
     """Soft shapes with noise on top, which compress about as well as photographs."""
     image = IMAGE_KINDS[kind]
     rng = np.random.default_rng(seed)
-    hues = rng.integers(0, 256, (image.side // SOFT, image.side // SOFT, 3), np.uint8)
-    soft = np.asarray(Image.fromarray(hues).resize((image.side, image.side), Image.Resampling.BICUBIC), np.int16)
+    width = image.width or image.side
+    hues = rng.integers(0, 256, (image.side // SOFT, width // SOFT, 3), np.uint8)
+    soft = np.asarray(Image.fromarray(hues).resize((width, image.side), Image.Resampling.BICUBIC), np.int16)
     noise = rng.integers(-image.noise, image.noise + 1, soft.shape, np.int16)
     pixels = np.clip(soft + noise, 0, 255).astype(np.uint8)
     out = io.BytesIO()
@@ -191,3 +197,14 @@ def decode(data: Any) -> Any:
     """Decodes with Pillow, as most programs do."""
     with Image.open(io.BytesIO(data)) as opened:
         return np.asarray(opened if opened.mode == "RGB" else opened.convert("RGB"))  # convert() would copy it
+
+
+def random_box(rng: random.Random, width: int, height: int) -> tuple[int, int, int, int]:
+    """Draws (left, top, right, bottom) as torchvision's RandomResizedCrop does."""
+    for _ in range(10):
+        area, ratio = width * height * rng.uniform(0.08, 1), math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            left, top = rng.randint(0, width - w), rng.randint(0, height - h)
+            return left, top, left + w, top + h
+    return 0, 0, width, height

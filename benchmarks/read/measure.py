@@ -95,6 +95,8 @@ def _able(bench: Bench, task: Task, peers: list[Peer], job: dict[str, Any]) -> t
 
 def _check_sums(bench: Bench, task: Task, peer: Peer, job: dict[str, Any]) -> None:
     got = bench.contenders.get(peer.contender).call("sums", pipeline=peer.pipeline, **job)
+    if not task.same_pixels:
+        got = {"records": got["records"]}
     expected = bench.expected_sums.setdefault(task.data, got)
     if got != expected or got["records"] != bench.files(task.data).records:
         raise SystemExit(

@@ -2,6 +2,7 @@
 
     chunks     threads that read and decode the chunks of HDF5 files
     readahead  a thread that reads file ranges into memory ahead of their use
+    images     baseline JPEG decoding, and resizing
     png        the unfilter step of PNG decoding
 
 HOLDFAST_NATIVE=1 makes a missing extension an ImportError.
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import _chunks as chunks
+    from . import _images as images
     from . import _png as png
     from . import _readahead as readahead
 else:
@@ -30,6 +32,6 @@ else:
                 raise
             return None
 
-    chunks, png, readahead = _load("_chunks"), _load("_png"), _load("_readahead")
+    chunks, images, png, readahead = map(_load, ("_chunks", "_images", "_png", "_readahead"))
 
-__all__ = ["chunks", "png", "readahead"]
+__all__ = ["chunks", "images", "png", "readahead"]

@@ -21,6 +21,7 @@ from ...errors import InputError, StateError
 from ...schema import Column, check_schema
 from ..formats.base import GivenSchema
 from ..formats.columns import Pick
+from ..formats.images import Crop, DType, ImageColumn, Layout, image_resize
 from ..inputs import find_sources
 from .iterator import Iteration, T_co, batch_plan, stop_epoch
 from .options import (
@@ -342,6 +343,50 @@ class Dataset(Generic[T_co]):
         Batches get shorter: no sample moves to another batch, so that every rank keeps its number of batches.
         """
         return self._function("filter", function, num_workers, where, on_error=on_error, max_errors=max_errors)
+
+    def decode(
+        self,
+        column: str,
+        *,
+        size: int | tuple[int, int] | None = None,
+        crop: Crop = None,
+        dtype: DType = "uint8",
+        mean: float | Sequence[float] | None = None,
+        std: float | Sequence[float] | None = None,
+        layout: Layout = "HWC",
+        scale: tuple[float, float] = (0.08, 1.0),
+        ratio: tuple[float, float] = (3 / 4, 4 / 3),
+        mode: str = "RGB",
+        exact: bool = False,
+        num_workers: int | None = None,
+        where: Where = "threads",
+        on_error: OnError = "raise",
+        max_errors: int | float = 100,
+    ) -> Dataset[Sample]:
+        """Decodes the images of a column, crops and resizes them, on threads without the GIL; before batch().
+
+        The options up to `exact` are those of hold.decode_image; without a `size` images are decoded as they are. A
+        random crop depends on the seed of shuffle(), the epoch and the sample alone: it is the same after a resume.
+
+        on_error: "skip" skips corrupt images, up to `max_errors` (a number, or a fraction below 1), and lists them in
+                  skipped(); by default one is a MapError that names the file and the record
+        """
+        if self._settings.batched:
+            raise ValueError("decode: expected a dataset of samples, got one of batches: call decode() before batch()")
+        known = None if self._settings.functions else self._source.known_schema()
+        if known is not None and column not in known:
+            raise InputError(f"decode: there is no column {column!r}. {names_there(column, list(known))}")
+        options = {"crop": crop, "dtype": dtype, "mean": mean, "std": std, "layout": layout}
+        resize = image_resize(size, mode=mode, scale=scale, ratio=ratio, exact=exact, **options)
+        return self._function(
+            "map",
+            ImageColumn(column, resize, mode),
+            num_workers,
+            where,
+            on_error=on_error,
+            max_errors=max_errors,
+            random=resize is not None and resize.is_random,
+        )
 
     def _function(
         self,
