@@ -214,10 +214,10 @@ class BlockCache:
             return {_FRAMES: frames}
         shard, first, stop = self._range_of(block)
         size = int(self._blocks.size_bytes[block])
-        if isinstance(self._readahead, DecodeAhead) and block in self._readahead:
+        if isinstance(self._readahead, DecodeAhead):
             with self._meter.reading(size):
                 ahead = self._readahead.take(block)
-            self._reserve(-self._reserved.pop(block))
+            self._reserve(-self._reserved.pop(block, 0))
             if ahead is not None:
                 return ahead
         with self.use(shard) as opened, self._meter.reading(size):

@@ -33,14 +33,14 @@ class DecodeAhead:
         self._pool: Any = None
         self._requests: dict[int, _Request] = {}
         self._read: dict[int, Batch | None] = {}
-        self._max_requests = shards.spare if chunks is not None else 0
+        self._is_able = chunks is not None
 
     def __contains__(self, block: object) -> bool:
         return block in self._requests or block in self._read
 
     @property
     def has_room(self) -> bool:
-        return len(self._requests) < self._max_requests
+        return self._is_able and len(self._requests) < self._shards.spare
 
     def request(self, block: int) -> bool:
         """Begins to read a block. Returns False if that is not possible."""
@@ -49,7 +49,7 @@ class DecodeAhead:
             try:
                 shard = keeps_open.enter_context(self._shards.use(number))
                 if not isinstance(shard, AheadShard) or not self._start():
-                    self._max_requests = 0
+                    self._is_able = False
                     return False
                 stop = first + int(self._blocks.count[block])
                 finish = shard.begin(first, stop, self._shards.schema(number), self._pool)
@@ -65,7 +65,10 @@ class DecodeAhead:
         return self._pool is not None
 
     def take(self, block: int) -> Batch | None:
-        """Waits for a block, and helps to read it. None: it cannot be read; reading it again says why."""
+        """Waits for a block, and helps to read it; begins it if nobody has. None: it cannot be read so; reading it
+        otherwise says why."""
+        if block not in self and not (self._is_able and self.request(block)):
+            return None
         return self._read.pop(block) if block in self._read else self._wait_for(self._requests.pop(block))
 
     def _wait_for(self, request: _Request) -> Batch | None:
@@ -87,6 +90,8 @@ class DecodeAhead:
         """Waits for all requests, and releases what was read ahead."""
         self.finish()
         self._read.clear()
+        if self._pool is not None:
+            self._pool.trim()
 
     def close(self) -> None:
         """Waits for the chunks that are being read; the others are not begun. Safe to call twice."""
