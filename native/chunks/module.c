@@ -173,6 +173,14 @@ static void free_reading(reading *r) {
     PyMem_Free(r);
 }
 
+static void trim(pool *self) {
+    while (self->spares) {
+        spare *s = self->spares;
+        self->spares = s->next;
+        free(s);
+    }
+}
+
 static void end(pool *self) {
     hf_pool *threads = self->threads;
     int here = is_here(self);
@@ -187,11 +195,7 @@ static void end(pool *self) {
         self->readings = r->next;
         free_reading(r);
     }
-    while (self->spares) {
-        spare *s = self->spares;
-        self->spares = s->next;
-        free(s);
-    }
+    trim(self);
 }
 
 static PyObject *pool_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
@@ -282,6 +286,11 @@ static PyObject *pool_take(PyObject *op, PyObject *arg) {
     return taken;
 }
 
+static PyObject *pool_trim(PyObject *op, PyObject *Py_UNUSED(none)) {
+    trim((pool *)op);
+    Py_RETURN_NONE;
+}
+
 static PyObject *pool_close(PyObject *op, PyObject *Py_UNUSED(none)) {
     end((pool *)op);
     Py_RETURN_NONE;
@@ -292,6 +301,7 @@ static PyObject *pool_close(PyObject *op, PyObject *Py_UNUSED(none)) {
 static PyMethodDef pool_methods[] = {
     {"begin", pool_begin, METH_VARARGS, "begin(fd, layout, chunks, first, start, stop) -> a number for take()"},
     {"take", pool_take, METH_O, "take(number) -> memory with the rows; None if a chunk could not be read"},
+    {"trim", pool_trim, METH_NOARGS, "trim(): frees memory that is to be used again"},
     {"close", pool_close, METH_NOARGS, "close(): what was not begun is not read; safe to call twice"},
     {NULL, NULL, 0, NULL},
 };

@@ -81,6 +81,8 @@ def test_memory_is_used_again_and_outlives_the_pool(data: tuple[int, Any]) -> No
         places.add(rows.ctypes.data)
         del rows
     assert len(places) == 1
+    pool.trim()
+    assert (rows_of(pool.take(begin(pool, fd, 0, 500))) == kept).all()
     assert (kept == content[:500]).all()
     pool.close()
     pool = chunks.Pool()

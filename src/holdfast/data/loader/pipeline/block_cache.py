@@ -270,6 +270,7 @@ class BlockCache:
     def _forget(self, unit: BlockUnit) -> None:
         for block in unit.blocks:
             self._units.pop(block, None)
+        unit.estimate = 0
         self._recycle(unit)
 
     def _recycle(self, unit: BlockUnit) -> None:
@@ -283,10 +284,11 @@ class BlockCache:
             frames = self._read_frames(unit)
             return None if frames is None else {_FRAMES: frames}
         [block] = unit.blocks
-        if unit in self._readahead:
+        if isinstance(self._readahead, DecodeAhead):
             with self._meter.reading(unit.size_bytes):
-                ahead: Batch | None = self._readahead.take(unit)
+                ahead = self._readahead.take(unit)
             self._reserve(-unit.estimate)
+            unit.estimate = 0
             if ahead is not None:
                 return ahead
         shard, first, stop = self._range_of(block)

@@ -36,14 +36,14 @@ class DecodeAhead:
         self._pool: Any = None
         self._requests: dict[BlockUnit, _Request] = {}
         self._read: dict[BlockUnit, Batch | None] = {}
-        self._max_requests = shards.spare if chunks is not None else 0
+        self._is_able = chunks is not None
 
     def __contains__(self, unit: object) -> bool:
         return unit in self._requests or unit in self._read
 
     @property
     def has_room(self) -> bool:
-        return len(self._requests) < self._max_requests
+        return self._is_able and len(self._requests) < self._shards.spare
 
     def request(self, unit: BlockUnit, memory: None = None) -> bool:
         """Begins to read a block. Returns False if that is not possible."""
@@ -53,7 +53,7 @@ class DecodeAhead:
             try:
                 shard = keeps_open.enter_context(self._shards.use(number))
                 if not isinstance(shard, AheadShard) or not self._start():
-                    self._max_requests = 0
+                    self._is_able = False
                     return False
                 stop = first + int(self._blocks.count[block])
                 finish = shard.begin(first, stop, self._shards.schema(number), self._pool)
@@ -69,7 +69,10 @@ class DecodeAhead:
         return self._pool is not None
 
     def take(self, unit: BlockUnit) -> Batch | None:
-        """Waits for a block, and helps to read it. None: it cannot be read; reading it again says why."""
+        """Waits for a block, and helps to read it; begins it if nobody has. None: it cannot be read so; reading it
+        otherwise says why."""
+        if unit not in self and not (self._is_able and self.request(unit)):
+            return None
         return self._read.pop(unit) if unit in self._read else self._wait_for(self._requests.pop(unit))
 
     def _wait_for(self, request: _Request) -> Batch | None:
@@ -91,6 +94,8 @@ class DecodeAhead:
         """Waits for all requests; returns all that was read ahead."""
         self.finish()
         read, self._read = self._read, {}
+        if self._pool is not None:
+            self._pool.trim()
         return list(read)
 
     def close(self) -> None:
