@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Data = Literal["examples", "png", "jpeg", "files", "short", "hdf5"]
+Data = str  # examples, png, jpeg, files, short, hdf5
 
 BATCH = {"examples": 256, "png": 32, "jpeg": 32, "files": 256, "short": 256, "hdf5": 256}
 
