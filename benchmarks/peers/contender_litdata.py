@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ from benchmarks.common.contenders import Job
 from benchmarks.peers import images
 from benchmarks.peers.data import IMAGE_BATCH, SMALL_BATCH, jpeg_paths, own_format, small_columns
 from benchmarks.peers.operations import Batches, serve
+
+MANY = 10_000  # rows of one input of `optimize`
 
 
 class Decoded(litdata.StreamingDataset):
@@ -28,11 +29,8 @@ class Decoded(litdata.StreamingDataset):
 
 
 def small(job: Job) -> Batches:
-    def row(pair: tuple[Any, Any]) -> dict[str, Any]:
-        return {"id": int(pair[0]), "emb": np.array(pair[1])}
-
     def write(home: Path) -> None:
-        _write(home, row, list(zip(*small_columns(job), strict=True)))
+        _write(home, functools.partial(_rows, job), list(range(0, len(small_columns(job)[0]), MANY)))
 
     return _loader(own_format(job, "litdata", write), SMALL_BATCH, None)
 
@@ -53,6 +51,11 @@ def _images(job: Job, decode: Callable[[Any], Any]) -> Batches:
         yield {"id": batch["id"], "image": batch["image"].float()}
 
 
+def _rows(job: Job, first: int) -> Iterator[dict[str, Any]]:
+    ids, emb = (np.array(column[first : first + MANY]) for column in small_columns(job))
+    yield from ({"id": id_, "emb": row} for id_, row in zip(ids.tolist(), emb, strict=True))
+
+
 def _image(file: tuple[int, Path]) -> dict[str, Any]:
     return {"id": file[0], "image": file[1].read_bytes()}
 
@@ -62,9 +65,8 @@ def _loader(home: Path, batch: int, decode: Callable[[Any], Any] | None) -> Any:
     return litdata.StreamingDataLoader(Decoded(home, decode), batch_size=batch, num_workers=2, persistent_workers=True)
 
 
-def _write(home: Path, row: Callable[[Any], Any], inputs: list[Any]) -> None:
-    os.environ["DATA_OPTIMIZER_NUM_WORKERS"] = "1"
-    litdata.optimize(row, inputs, output_dir=str(home), chunk_bytes="16MB", num_workers=1)
+def _write(home: Path, samples: Callable[[Any], Any], inputs: list[Any]) -> None:
+    litdata.optimize(samples, inputs, output_dir=str(home), chunk_bytes="16MB", num_workers=1)
 
 
 if __name__ == "__main__":

@@ -41,10 +41,9 @@ def cropped(job: Job) -> Batches:
 def _images(job: Job, decode: Callable[[bytes], Any]) -> Batches:
     files: list[tuple[int, Path]] = list(_listed(str(source(job))))
     random.shuffle(files)
-    decoded = (
-        PipelineBuilder().add_source(files).pipe(lambda file: (file[0], decode(file[1].read_bytes())), concurrency=2)
-    )
-    return _run(decoded.aggregate(IMAGE_BATCH).pipe(_stacked))
+    builder = PipelineBuilder().add_source(files)
+    builder = builder.pipe(lambda file: (file[0], decode(file[1].read_bytes())), concurrency=2)
+    return _run(builder.aggregate(IMAGE_BATCH).pipe(_stacked))
 
 
 def _resized(data: bytes) -> Any:
