@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -50,10 +51,11 @@ def _requirements(name: str) -> Path:
 
 
 def _reason(output: str) -> str:
-    """The first error that pip or a compiler printed."""
+    """The last error of a build, or the first of pip, which for a failed build says only that it failed."""
     lines = [line.strip() for line in output.splitlines()]
-    errors = [line for line in lines if "error:" in line.lower()]
-    return (errors or lines or ["pip printed nothing"])[0]
+    raised = [line for line in lines if re.match(r"\w+Error: ", line)]
+    errors = [line for line in lines if line.lower().startswith("error:")]
+    return (raised[-1:] or errors or lines or ["pip printed nothing"])[0]
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from benchmarks.peers.data import IMAGE_BATCH, SIDE, SMALL_BATCH, jpeg_paths, sm
 from benchmarks.peers.operations import Batches, serve
 
 torch.set_num_threads(1)  # while two workers decode
+RESIZE = v2.Resize((SIDE, SIDE), antialias=False)
+CROP = v2.RandomResizedCrop(SIDE, antialias=False)
 
 
 class Rows(Dataset[Any]):
@@ -47,11 +49,11 @@ def small(job: Job) -> Batches:
 
 
 def resized(job: Job) -> Batches:
-    return _floats(_loader(str(source(job)), v2.Resize((SIDE, SIDE), antialias=False)))
+    return _floats(_loader(str(source(job)), RESIZE))
 
 
 def cropped(job: Job) -> Batches:
-    return _floats(_loader(str(source(job)), v2.RandomResizedCrop(SIDE, antialias=False)))
+    return _floats(_loader(str(source(job)), CROP))
 
 
 @functools.cache
