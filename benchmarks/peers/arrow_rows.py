@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,17 +27,11 @@ def pipelines(taken: Taken) -> list[Pipeline]:
             for first in range(0, len(ids), SMALL_BATCH):
                 yield {"id": ids[first : first + SMALL_BATCH], "emb": emb[first : first + SMALL_BATCH]}
 
-    def resized(job: Job) -> Batches:
-        return _images(job, images.resized)
-
-    def cropped(job: Job) -> Batches:
-        return _images(job, images.cropped)
-
-    def _images(job: Job, decode: Callable[[Any], Any]) -> Batches:
+    def pictures(job: Job) -> Batches:
         for table in taken(job, _image_table, IMAGE_BATCH):
-            yield images.batch(table["id"].to_numpy(), POOL.map(decode, table["image"].to_pylist()))
+            yield images.batch(table["id"].to_numpy(), POOL.map(images.decoder(job), table["image"].to_pylist()))
 
-    return [small, resized, cropped]
+    return [small, pictures]
 
 
 def _small_table(job: Job) -> pa.Table:

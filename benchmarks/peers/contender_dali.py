@@ -26,25 +26,24 @@ def small(job: Job) -> Batches:
     return _read(job, SMALL_BATCH, _as_is)
 
 
-def resized(job: Job) -> Batches:
-    return _read(job, IMAGE_BATCH, _resized)
-
-
-def cropped(job: Job) -> Batches:
-    return _read(job, IMAGE_BATCH, _cropped)
+def pictures(job: Job) -> Batches:
+    return _read(job, IMAGE_BATCH, _cropped if job["pipeline"] == "cropped" else _whole)
 
 
 def _as_is(emb: Any) -> Any:
     return emb
 
 
-def _resized(data: Any) -> Any:
-    return fn.resize(fn.decoders.image(data), size=(SIDE, SIDE), antialias=False, dtype=types.FLOAT)
+def _whole(data: Any) -> Any:
+    return _fitted(fn.decoders.image(data))
 
 
 def _cropped(data: Any) -> Any:
-    box = {"random_area": (0.08, 1.0), "random_aspect_ratio": (3 / 4, 4 / 3)}
-    return fn.resize(fn.decoders.image_random_crop(data, **box), size=(SIDE, SIDE), antialias=False, dtype=types.FLOAT)
+    return _fitted(fn.decoders.image_random_crop(data, random_area=(0.08, 1.0), random_aspect_ratio=(3 / 4, 4 / 3)))
+
+
+def _fitted(pixels: Any) -> Any:
+    return fn.resize(pixels, size=(SIDE, SIDE), antialias=False, dtype=types.FLOAT)
 
 
 def _read(job: Job, batch: int, transform: Callable[[Any], Any]) -> Iterator[dict[str, Any]]:
@@ -89,4 +88,4 @@ def _write_indexes(folder: Path, home: Path) -> None:
 
 
 if __name__ == "__main__":
-    serve(("nvidia-dali-cuda130",), small, resized, cropped)
+    serve(("nvidia-dali-cuda130",), small, pictures)

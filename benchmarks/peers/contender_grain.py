@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,9 @@ from array_record.python.array_record_module import ArrayRecordWriter
 
 from benchmarks.common.contenders import Job
 from benchmarks.peers import images
-from benchmarks.peers.data import EMBED, IMAGE_BATCH, SMALL_BATCH, jpeg_paths, own_format, small_columns
+from benchmarks.peers.data import IMAGE_BATCH, SMALL, SMALL_BATCH, columns, jpeg_paths, own_format, small_rows
 from benchmarks.peers.operations import Batches, serve
 
-SMALL = np.dtype([("id", np.int64), ("emb", np.float32, EMBED)])
 MANY = 8 * SMALL_BATCH
 
 
@@ -35,34 +34,18 @@ class Blocks:
 
 
 def small(job: Job) -> Batches:
-    def write(home: Path) -> None:
-        rows = np.empty(len(small_columns(job)[0]), SMALL)
-        rows["id"], rows["emb"] = small_columns(job)
-        _write(home, [row.tobytes() for row in rows])
-
-    blocks = grain.MapDataset.source(Blocks(_opened(own_format(job, "arrayrecord", write))))
+    home = own_format(job, "arrayrecord", lambda home: _write(home, (row.tobytes() for row in small_rows(job))))
+    blocks = grain.MapDataset.source(Blocks(_opened(home)))
     for block in blocks.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)):
         for first in range(0, len(block), SMALL_BATCH):
-            rows = block[first : first + SMALL_BATCH]
-            yield {"id": np.ascontiguousarray(rows["id"]), "emb": np.ascontiguousarray(rows["emb"])}
+            yield columns(block[first : first + SMALL_BATCH])
 
 
-def resized(job: Job) -> Batches:
-    return _images(job, images.resized)
-
-
-def cropped(job: Job) -> Batches:
-    return _images(job, images.cropped)
-
-
-def _images(job: Job, decode: Callable[[Any], Any]) -> Batches:
-    def write(home: Path) -> None:
-        _write(home, [np.int64(i).tobytes() + path.read_bytes() for i, path in enumerate(jpeg_paths(job))])
-
-    def one(record: bytes) -> tuple[bytes, Any]:
-        return record[:8], decode(record[8:])
-
-    samples = grain.MapDataset.source(_opened(own_format(job, "arrayrecord", write))).shuffle(seed=7).map(one)
+def pictures(job: Job) -> Batches:
+    files = (np.int64(place).tobytes() + path.read_bytes() for place, path in enumerate(jpeg_paths(job)))
+    records = _opened(own_format(job, "arrayrecord", lambda home: _write(home, files)))
+    decode = images.decoder(job)
+    samples = grain.MapDataset.source(records).shuffle(seed=7).map(lambda record: (record[:8], decode(record[8:])))
     return samples.to_iter_dataset().batch(IMAGE_BATCH, batch_fn=_stacked)  # type: ignore[no-any-return]
 
 
@@ -71,7 +54,7 @@ def _stacked(samples: list[tuple[bytes, Any]]) -> dict[str, Any]:
     return images.batch(np.frombuffer(b"".join(ids), np.int64), pixels)
 
 
-def _write(home: Path, records: list[bytes]) -> None:
+def _write(home: Path, records: Iterable[bytes]) -> None:
     writer = ArrayRecordWriter(f"{home}/rows.arrayrecord", "group_size:1,uncompressed")
     for record in records:
         writer.write(record)
@@ -84,4 +67,4 @@ def _opened(home: Path) -> Any:
 
 
 if __name__ == "__main__":
-    serve(("grain", "array_record", "opencv-python-headless"), small, resized, cropped)
+    serve(("grain", "array_record", "opencv-python-headless"), small, pictures)

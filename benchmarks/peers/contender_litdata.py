@@ -35,19 +35,11 @@ def small(job: Job) -> Batches:
     return _loader(own_format(job, "litdata", write), SMALL_BATCH, None)
 
 
-def resized(job: Job) -> Batches:
-    return _images(job, images.resized)
-
-
-def cropped(job: Job) -> Batches:
-    return _images(job, images.cropped)
-
-
-def _images(job: Job, decode: Callable[[Any], Any]) -> Batches:
+def pictures(job: Job) -> Batches:
     def write(home: Path) -> None:
         _write(home, _image, list(enumerate(jpeg_paths(job))))
 
-    for batch in _loader(own_format(job, "litdata", write), IMAGE_BATCH, decode):
+    for batch in _loader(own_format(job, "litdata", write), IMAGE_BATCH, images.decoder(job)):
         yield {"id": batch["id"], "image": batch["image"].float()}
 
 
@@ -70,4 +62,4 @@ def _write(home: Path, samples: Callable[[Any], Any], inputs: list[Any]) -> None
 
 
 if __name__ == "__main__":
-    serve(("litdata", "torch", "opencv-python-headless"), small, resized, cropped)
+    serve(("litdata", "torch", "opencv-python-headless"), small, pictures)

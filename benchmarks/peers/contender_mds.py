@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,20 +36,12 @@ def small(job: Job) -> Batches:
     return _loader(own_format(job, "mds", write), SMALL_BATCH, None)
 
 
-def resized(job: Job) -> Batches:
-    return _images(job, images.resized)
-
-
-def cropped(job: Job) -> Batches:
-    return _images(job, images.cropped)
-
-
-def _images(job: Job, decode: Callable[[Any], Any]) -> Iterator[dict[str, Any]]:
+def pictures(job: Job) -> Batches:
     def write(home: Path) -> None:
         files = ({"id": place, "image": path.read_bytes()} for place, path in enumerate(jpeg_paths(job)))
         _write(home, {"id": "int", "image": "bytes"}, files)
 
-    for batch in _loader(own_format(job, "mds", write), IMAGE_BATCH, decode):
+    for batch in _loader(own_format(job, "mds", write), IMAGE_BATCH, images.decoder(job)):
         yield {"id": batch["id"], "image": batch["image"].float()}
 
 
@@ -65,4 +57,4 @@ def _write(home: Path, columns: dict[str, str], samples: Iterable[dict[str, Any]
 
 
 if __name__ == "__main__":
-    serve(("mosaicml-streaming", "torch", "opencv-python-headless"), small, resized, cropped)
+    serve(("mosaicml-streaming", "torch", "opencv-python-headless"), small, pictures)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,8 @@ from spdl.pipeline import PipelineBuilder
 
 from benchmarks.common.contenders import Job
 from benchmarks.peers import images
-from benchmarks.peers.data import IMAGE_BATCH, SIDE, SMALL_BATCH, jpeg_paths, small_columns, source
+from benchmarks.peers.data import IMAGE_BATCH, SIDE, SMALL_BATCH, jpeg_paths, random_box, small_columns, source
 from benchmarks.peers.operations import Batches, serve
-from benchmarks.peers.random_box import random_box
 
 _listed = functools.cache(lambda folder: list(enumerate(jpeg_paths({"files": [folder]}))))
 
@@ -30,15 +29,8 @@ def small(job: Job) -> Batches:
     return _run(gather)
 
 
-def resized(job: Job) -> Batches:
-    return _images(job, _resized)
-
-
-def cropped(job: Job) -> Batches:
-    return _images(job, _cropped)
-
-
-def _images(job: Job, decode: Callable[[bytes], Any]) -> Batches:
+def pictures(job: Job) -> Batches:
+    decode = _cropped if job["pipeline"] == "cropped" else _resized
     files: list[tuple[int, Path]] = list(_listed(str(source(job))))
     random.shuffle(files)
     builder = PipelineBuilder().add_source(files)
@@ -72,4 +64,4 @@ def _run(builder: Any) -> Iterable[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    serve(("spdl", "simplejpeg"), small, resized, cropped)
+    serve(("spdl", "simplejpeg"), small, pictures)

@@ -20,12 +20,9 @@ def small(job: Job) -> Batches:
     return _small(str(source(job))).as_numpy_iterator()  # type: ignore[no-any-return]
 
 
-def resized(job: Job) -> Batches:
-    return _images(str(source(job)), _resize).as_numpy_iterator()  # type: ignore[no-any-return]
-
-
-def cropped(job: Job) -> Batches:
-    return _images(str(source(job)), _crop).as_numpy_iterator()  # type: ignore[no-any-return]
+def pictures(job: Job) -> Batches:
+    decode = _crop if job["pipeline"] == "cropped" else _whole
+    return _pictures(str(source(job)), decode).as_numpy_iterator()  # type: ignore[no-any-return]
 
 
 @functools.cache
@@ -35,7 +32,7 @@ def _small(folder: str) -> Any:
 
 
 @functools.cache
-def _images(folder: str, decode: Any) -> Any:
+def _pictures(folder: str, decode: Any) -> Any:
     def one(record: Any) -> dict[str, Any]:
         sample = tf.io.parse_single_example(record, IMAGE)
         return {"id": sample["id"], "image": tf.image.resize(decode(sample["image"]), (SIDE, SIDE))}
@@ -48,7 +45,7 @@ def _records(folder: str) -> Any:
     return names.interleave(tf.data.TFRecordDataset, SHARDS, num_parallel_calls=AUTOTUNE, deterministic=False)
 
 
-def _resize(data: Any) -> Any:
+def _whole(data: Any) -> Any:
     return tf.io.decode_jpeg(data, 3)  # half the size would be too small
 
 
@@ -62,4 +59,4 @@ def _crop(data: Any) -> Any:
 
 
 if __name__ == "__main__":
-    serve(("tensorflow_cpu",), small, resized, cropped)
+    serve(("tensorflow_cpu",), small, pictures)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from benchmarks.peers.data import IMAGE_BATCH, SIDE, SMALL_BATCH, jpeg_paths, sm
 from benchmarks.peers.operations import Batches, serve
 
 torch.set_num_threads(1)  # while two workers decode
-RESIZE = v2.Resize((SIDE, SIDE), antialias=False)
-CROP = v2.RandomResizedCrop(SIDE, antialias=False)
+FIT = {
+    "resized": v2.Resize((SIDE, SIDE), antialias=False),
+    "cropped": v2.RandomResizedCrop(SIDE, antialias=False),
+}
 
 
 class Rows(Dataset[Any]):
@@ -48,12 +50,10 @@ def small(job: Job) -> Batches:
     return DataLoader(Rows(job), SMALL_BATCH, shuffle=True, collate_fn=lambda batch: batch)
 
 
-def resized(job: Job) -> Batches:
-    return _floats(_loader(str(source(job)), RESIZE))
-
-
-def cropped(job: Job) -> Batches:
-    return _floats(_loader(str(source(job)), CROP))
+def pictures(job: Job) -> Batches:
+    for batch in _loader(str(source(job)), FIT[job["pipeline"]]):
+        # Not in the workers, which would have to copy four times as many bytes.
+        yield {"id": batch["id"], "image": batch["image"].float()}
 
 
 @functools.cache
@@ -62,11 +62,5 @@ def _loader(folder: str, fit: Callable[[Any], Any]) -> DataLoader[Any]:
     return DataLoader(pictures, IMAGE_BATCH, shuffle=True, num_workers=2, persistent_workers=True)
 
 
-def _floats(batches: Any) -> Iterator[dict[str, Any]]:
-    """Here, since workers would have to copy four times as many bytes."""
-    for batch in batches:
-        yield {"id": batch["id"], "image": batch["image"].float()}
-
-
 if __name__ == "__main__":
-    serve(("torch", "torchvision"), small, resized, cropped)
+    serve(("torch", "torchvision"), small, pictures)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,40 +13,27 @@ import webdataset as wds
 from benchmarks.common.contenders import Job
 from benchmarks.peers import images
 from benchmarks.peers.data import (
-    EMBED,
     IMAGE_BATCH,
     SHARDS,
     SHUFFLE,
+    SMALL,
     SMALL_BATCH,
+    columns,
     jpeg_paths,
     own_format,
-    small_columns,
+    small_rows,
 )
 from benchmarks.peers.operations import Batches, serve
 
-SMALL = np.dtype([("id", np.int64), ("emb", np.float32, EMBED)])
-
 
 def small(job: Job) -> Batches:
-    def samples() -> Iterator[tuple[int, bytes]]:
-        ids, emb = small_columns(job)
-        for place, row in enumerate(zip(ids, emb, strict=True)):
-            yield place, np.array(row, SMALL).tobytes()
-
-    return _loader(own_format(job, "webdataset", lambda home: _write(home, samples())), None)
+    rows = (row.tobytes() for row in small_rows(job))
+    return _loader(own_format(job, "webdataset", lambda home: _write(home, rows)), None)  # type: ignore[no-any-return]
 
 
-def resized(job: Job) -> Batches:
-    return _images(job, images.resized)
-
-
-def cropped(job: Job) -> Batches:
-    return _images(job, images.cropped)
-
-
-def _images(job: Job, decode: Callable[[Any], Any]) -> Batches:
-    files = ((place, path.read_bytes()) for place, path in enumerate(jpeg_paths(job)))
-    for batch in _loader(own_format(job, "webdataset", lambda home: _write(home, files)), decode):
+def pictures(job: Job) -> Batches:
+    files = (path.read_bytes() for path in jpeg_paths(job))
+    for batch in _loader(own_format(job, "webdataset", lambda home: _write(home, files)), images.decoder(job)):
         yield {"id": batch["id"], "image": batch["image"].float()}
 
 
@@ -63,8 +50,7 @@ def _loader(home: Path, decode: Callable[[Any], Any] | None) -> Any:
 
 
 def _rows(samples: list[tuple[bytes]]) -> dict[str, Any]:
-    rows = np.frombuffer(b"".join(sample[0] for sample in samples), SMALL)
-    return {"id": np.ascontiguousarray(rows["id"]), "emb": np.ascontiguousarray(rows["emb"])}
+    return columns(np.frombuffer(b"".join(sample[0] for sample in samples), SMALL))
 
 
 def _pixels(samples: list[tuple[int, Any]]) -> dict[str, Any]:
@@ -72,13 +58,13 @@ def _pixels(samples: list[tuple[int, Any]]) -> dict[str, Any]:
     return {"id": np.array(ids), "image": np.stack(pixels)}
 
 
-def _write(home: Path, samples: Iterable[tuple[int, bytes]]) -> None:
+def _write(home: Path, samples: Iterable[bytes]) -> None:
     writers = [wds.TarWriter(f"{home}/{shard}.tar") for shard in range(SHARDS)]
-    for place, data in samples:
+    for place, data in enumerate(samples):
         writers[place % SHARDS].write({"__key__": f"{place:08}", "bin": data})
     for writer in writers:
         writer.close()
 
 
 if __name__ == "__main__":
-    serve(("webdataset", "torch", "opencv-python-headless"), small, resized, cropped)
+    serve(("webdataset", "torch", "opencv-python-headless"), small, pictures)

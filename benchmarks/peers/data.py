@@ -6,6 +6,8 @@ Contenders import this module in their own environments, which have numpy, but n
 from __future__ import annotations
 
 import io
+import math
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ ROW_BYTES = 4096
 CHUNK_ROWS = 64
 WIDTH, HEIGHT, SIDE = 500, 400, 224
 SMALL_BATCH, IMAGE_BATCH = 256, 32
+SMALL = np.dtype([("id", np.int64), ("emb", np.float32, EMBED)])
 
 # How many samples a peer shuffles among, where it does not shuffle all. holdfast's windows are at least as large.
 SHUFFLE = {"small": 8192, "images": 256, "rows": 8192, "rows-gzip": 8192}
@@ -45,9 +48,33 @@ def small_columns(job: Job) -> tuple[Any, Any]:
     return np.load(source(job) / "id.npy", mmap_mode="r"), np.load(source(job) / "emb.npy", mmap_mode="r")
 
 
+def small_rows(job: Job) -> Any:
+    """The same as an array of pairs, whose bytes a peer can store."""
+    ids, emb = small_columns(job)
+    rows = np.empty(len(ids), SMALL)
+    rows["id"], rows["emb"] = ids, emb
+    return rows
+
+
+def columns(rows: Any) -> dict[str, Any]:
+    return {name: np.ascontiguousarray(rows[name]) for name in SMALL.names}
+
+
 def jpeg_paths(job: Job) -> list[Path]:
     """The place of a file in this list is its id."""
     return sorted((source(job) / "images").iterdir())
+
+
+def random_box(height: int, width: int) -> tuple[int, int, int, int]:
+    """Returns top, left, height and width: 8 to 100 % of the area, 3:4 to 4:3."""
+    for _ in range(10):
+        area = height * width * random.uniform(0.08, 1)
+        ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
+        wide, high = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if wide <= width and high <= height:
+            return random.randint(0, height - high), random.randint(0, width - wide), high, wide
+    wide = min(width, round(height * 4 / 3))
+    return 0, (width - wide) // 2, height, wide
 
 
 # ---- makers ------------------------------------------------------------------------------------------------

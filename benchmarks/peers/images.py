@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import cv2
 import numpy as np
 
-from benchmarks.peers.data import SIDE
-from benchmarks.peers.random_box import random_box
+from benchmarks.common.contenders import Job
+from benchmarks.peers.data import SIDE, random_box
 
 cv2.setNumThreads(1)  # the loaders have threads or workers of their own
+
+
+def decoder(job: Job) -> Callable[[Any], Any]:
+    return cropped if job["pipeline"] == "cropped" else resized
 
 
 def resized(data: Any) -> Any:
