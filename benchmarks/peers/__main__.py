@@ -59,10 +59,10 @@ def main() -> None:
     folder = data_folder("peers", arguments.data)
     report = reports.new_report(arguments, folder)
     with Contenders("peers") as contenders:
-        for name in arguments.peers:
-            _install(name, contenders)
         bench = PeersBench(contenders, QUICK if arguments.quick else FULL, arguments.rounds, folder, reports.log)
         tasks = [_among(task, arguments.peers) for task in TASKS if task.row in arguments.only]
+        for name in dict.fromkeys(peer.contender for task in tasks for peer in task.peers):
+            _install(name, contenders)
         results = [result for task in tasks for result in measure_task(bench, task)]
     report["machine"]["load_average"].append(reports.load_average())
     report["versions"] = contenders.versions
