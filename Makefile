@@ -19,7 +19,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 DONE := $(VENV)/.done
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
-PEERS := .venv-peers
 
 SOURCES := pyproject.toml setup.py $(wildcard native/*/*.[ch])
 C_FILES = $$(find native tests/native -name '*.[ch]')
@@ -30,7 +29,7 @@ SANITIZED := build/sanitize
 .PHONY: help
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | while IFS='|' read -r target does; do \
-	    printf '  make %-10s %s\n' "$$target" "$$does"; done
+	    printf '  make %-11s %s\n' "$$target" "$$does"; done
 	@echo
 	@echo "  PYTHON=$(PYTHON)  PYTEST_ARGS='-k crc'  FUZZ_SECONDS=$(FUZZ_SECONDS)   change what they use"
 
@@ -120,15 +119,20 @@ sanitize: $(DONE)/test ## run the codec's and the formats' tests with the C unde
 	$(SANITIZED_PYTEST) -m formats --ignore=tests/unit/native $(PYTEST_ARGS)$(NOTHING_SELECTED_IS_FINE)
 
 .PHONY: bench
-bench: $(DONE)/test $(PEERS)/.done ## compare with the peers in one run; prints ratios, saves JSON and plots
-	HOLDFAST_PEERS_PYTHON=$(PEERS)/bin/python $(BIN)/python -m benchmarks.tfrecord
+bench: $(DONE)/test ## compare with the peers in one run; prints ratios, saves JSON and plots
+	$(BIN)/python -m benchmarks.common.environments pypi images
+	$(BIN)/python -m benchmarks.tfrecord
 	$(BIN)/python -m benchmarks.fdscan
-	HOLDFAST_PEERS_PYTHON=$(PEERS)/bin/python $(BIN)/python -m benchmarks.read
+	$(BIN)/python -m benchmarks.read
 	$(BIN)/python -m benchmarks.read.memory
 	$(BIN)/python -m benchmarks.read.shards
 	$(BIN)/python -m benchmarks.write
 	$(BIN)/python -m benchmarks.trace
 	$(BIN)/python -m benchmarks.guard
+
+.PHONY: bench-peers
+bench-peers: $(DONE)/test ## compare with other loaders, each in its own format; installs them into .venv-peers (5 GB) first
+	$(BIN)/python -m benchmarks.peers
 
 .PHONY: docs
 docs: $(DONE)/docs ## build the documentation into site/
@@ -136,7 +140,7 @@ docs: $(DONE)/docs ## build the documentation into site/
 
 .PHONY: clean
 clean: ## remove everything that was built or installed here
-	rm -rf $(VENV) $(PEERS) .venv-h5py build dist site src/*.egg-info src/holdfast/_native/*.so
+	rm -rf $(VENV) .venv-peers .venv-h5py build dist site src/*.egg-info src/holdfast/_native/*.so
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
@@ -165,10 +169,4 @@ $(DONE)/docs: EXTRAS := docs
 $(DONE)/test $(DONE)/quick $(DONE)/lint $(DONE)/docs: pyproject.toml | $(DONE)/core
 	@echo "installing what $(@F) needs (the first time this takes minutes)"
 	$(PIP) -e '.[$(EXTRAS)]'
-	@touch $@
-
-# The tfrecord package needs another protobuf than TensorFlow.
-$(PEERS)/.done: | $(DONE)/venv
-	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip --disable-pip-version-check --quiet install tfrecord numpy torch==2.13.0
 	@touch $@

@@ -19,11 +19,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-TOP = Path(__file__).resolve().parents[2]
+from benchmarks.common import environments
+from benchmarks.common.environments import TOP
+
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
 
 Job = dict[str, Any]
@@ -43,7 +44,7 @@ class Contender:
 
     def __init__(self, subject: str, name: str) -> None:
         self.name = name
-        python = _peers_python(name) if name in _OTHER_PACKAGES else sys.executable
+        python = _python(subject, name)
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
         self._process = subprocess.Popen(
             [python, "-m", f"benchmarks.{subject}.contender_{name}"],
@@ -144,22 +145,13 @@ class Contenders:
         return found
 
 
-# Contenders with an environment of their own, and what it needs.
-_OTHER_PACKAGES = {
-    "pypi": "tfrecord",
-    "images": "opencv-python-headless simplejpeg Pillow grain spdl nvidia-dali-cuda120",
-}
-
-
-def _peers_python(name: str) -> str:
-    beside = TOP / ".venv-peers" / "bin" / "python"
-    python = os.environ.get("HOLDFAST_PEERS_PYTHON") or (str(beside) if beside.exists() else "")
-    if not python:
-        raise ContenderError(
-            f"{_OTHER_PACKAGES[name]}: not installed; `python3 -m venv .venv-peers && "
-            f".venv-peers/bin/pip install {_OTHER_PACKAGES[name]}` installs it"
-        )
-    return str(Path(python).absolute())  # not resolved: the link makes it the environment's Python
+def _python(subject: str, name: str) -> str:
+    if name not in ("pypi", "images") and not (subject == "peers" and environments.has_requirements(name)):
+        return sys.executable
+    try:
+        return environments.environment_python(name)
+    except environments.NotInstalledError as error:
+        raise ContenderError(str(error)) from error
 
 
 def take_rounds(

@@ -24,9 +24,9 @@ Line = Sequence[str]
 
 
 def parse_options(
-    name: str, about: str | None, rows: Sequence[str], *, rounds: int = 5, data: str = ""
+    name: str, about: str | None, rows: Sequence[str], *, rounds: int = 5, data: str = "", peers: Sequence[str] = ()
 ) -> argparse.Namespace:
-    """Parses the options; `only` becomes a list. `data` is the help of --data, for benchmarks that have it."""
+    """Parses the options; `only` and `peers` become lists. `data`, the help of --data, and `peers` are for some."""
     parser = argparse.ArgumentParser(f"python -m benchmarks.{name}", description=(about or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=rounds, help=f"each number is the best of this many ({rounds})")
     parser.add_argument("--only", metavar=",".join(rows[:2]), help="measure only these rows of the table")
@@ -34,17 +34,25 @@ def parse_options(
     parser.add_argument("--out", type=Path, help="folder for the results (benchmarks/results if all rows are measured)")
     if data:
         parser.add_argument("--data", type=Path, help=data)
+    if peers:
+        parser.add_argument("--peers", metavar=",".join(peers[:2]), help=f"only these peers, of {', '.join(peers)}")
     arguments = parser.parse_args(namespace=argparse.Namespace(name=name))
-    arguments.only = list(rows) if arguments.only is None else arguments.only.split(",")
-    if unknown := set(arguments.only) - set(rows):
-        parser.error(f"expected some of the rows {', '.join(rows)}, got {', '.join(sorted(unknown))}")
+    arguments.only = _chosen(parser, "rows", rows, arguments.only)
+    arguments.peers = _chosen(parser, "peers", peers, getattr(arguments, "peers", None))
     if arguments.rounds < 1:
         parser.error(f"expected at least one round, got {arguments.rounds}")
-    complete = not arguments.quick and set(arguments.only) == set(rows)
+    complete = not arguments.quick and (set(arguments.only), set(arguments.peers)) == (set(rows), set(peers))
     if arguments.out is None and complete:
         arguments.out = RESULTS  # an incomplete run must not replace the results of a complete one
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that children and files are cleaned up then, too
     return arguments
+
+
+def _chosen(parser: argparse.ArgumentParser, what: str, all_of: Sequence[str], given: str | None) -> list[str]:
+    chosen = list(all_of) if given is None else given.split(",")
+    if unknown := set(chosen) - set(all_of):
+        parser.error(f"expected some of the {what} {', '.join(all_of)}, got {', '.join(sorted(unknown))}")
+    return chosen
 
 
 def log(line: str) -> None:
@@ -78,9 +86,6 @@ class Result:
     def as_dict(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value not in (None, "", {})}
 
-    def label(self) -> str:
-        return f"{self.key}  ·  {self.peer}"
-
     def ratio_text(self) -> str:
         return "" if self.ratio is None else times(self.ratio)
 
@@ -89,16 +94,6 @@ class Result:
 
     def met_text(self) -> str:
         return "" if self.met is None else "yes" if self.met else "NO"
-
-    def bar_text(self) -> str:
-        return f"{self.ratio_text()}   ({self.target_text()})"
-
-    def over_target(self) -> float | None:
-        """How many times better than the target; None if there is nothing to plot."""
-        return None if self.ratio is None or self.target is None else self.ratio / self.target
-
-    def context_ratio(self) -> float | None:
-        return self.ratio if self.target is None else None
 
 
 def times(ratio: float) -> str:
@@ -188,15 +183,13 @@ def save_report(folder: Path, report: dict[str, Any], sections: Sequence[str]) -
     path.with_suffix(".md").write_text("\n\n".join(sections) + "\n")
 
 
-def save_results(
-    folder: Path, report: dict[str, Any], results: Sequence[Result], title: str, sections: Sequence[str]
-) -> None:
-    """Saves the report, and with it the results as the plot NAME.png."""
+def save_results(folder: Path, report: dict[str, Any], sections: Sequence[str]) -> None:
+    """Saves the report, and with it the plot NAME.png of its rows."""
     from benchmarks.common.plot import plot_results  # matplotlib: only after everything was measured
 
     image = f"{report['benchmark']}.png"
-    save_report(folder, report, [*sections, f"![measured against target]({image})"])
-    plot_results(results, title, caption(report), folder / image)
+    save_report(folder, report, [*sections, f"![times faster than each peer]({image})"])
+    plot_results(report, folder / image)
 
 
 def bullets(lines: Sequence[str]) -> str:

@@ -5,7 +5,11 @@ Imports neither holdfast nor TensorFlow: each contender declares the schema in i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,6 +45,31 @@ def chunks(kind: str, rows: int, seed: int) -> Iterator[Columns]:
     make, limit = (small_columns, 50_000) if kind == "small" else (big_columns, 100)
     for done in range(0, rows, limit):
         yield make(min(limit, rows - done), seed + done)
+
+
+# ---- data that are kept ------------------------------------------------------------------------------------
+
+
+def data_folder(name: str, given: Path | None = None) -> Path:
+    """Returns the folder for the data. Refuses one that another user has made under this name."""
+    folder = given or Path(tempfile.gettempdir()) / f"holdfast-bench-{name}-{os.getuid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise SystemExit(f"{folder}: expected a folder of user {os.getuid()}, got one of user {folder.stat().st_uid}")
+    return folder
+
+
+def made_once(home: Path, make: Callable[[Path], Any]) -> Path:
+    """Returns `home`; makes it under another name and renames it when it is complete, unless it exists."""
+    if not home.exists():
+        home.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f"{home.name}-", dir=home.parent))
+        try:
+            make(partial)
+            partial.rename(home)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return home
 
 
 # ---- proof that all contenders read the same ---------------------------------------------------------------

@@ -45,7 +45,7 @@ def main() -> None:
     cells = [line[1:] for line in reports.result_cells(results, lambda result: _cost(result.ours), _against)]
     print("\n".join(["", reports.text_table(HEADS, cells), "", *lines]))
     if arguments.out is not None:
-        save(arguments.out, report, results, reports.markdown_table(HEADS, cells), lines)
+        save(arguments.out, report, reports.markdown_table(HEADS, cells), lines)
 
 
 def run(trees: dict[str, Tree], keys: list[str], rounds: int, contenders: Contenders) -> list[ScanResult]:
@@ -94,7 +94,7 @@ def _summary(report: dict[str, Any]) -> list[str]:
     return lines + reports.machine_lines(report)
 
 
-def save(folder: Path, report: dict[str, Any], results: list[ScanResult], table: str, lines: list[str]) -> None:
+def save(folder: Path, report: dict[str, Any], table: str, lines: list[str]) -> None:
     sections = [
         "# Scans of processes compared with lsof and psutil",
         "CPU time of one scan of the same processes; lsof gets their pids. Each number is the best of "
@@ -102,7 +102,7 @@ def save(folder: Path, report: dict[str, Any], results: list[ScanResult], table:
         table,
         reports.bullets(lines),
     ]
-    reports.save_results(folder, report, results, "Scans of processes", sections)
+    reports.save_results(folder, report, sections)
 
 
 if __name__ == "__main__":

@@ -78,9 +78,6 @@ class Cost:
 class ScanResult(Result):
     """`ratio` is the peer's CPU time by holdfast's."""
 
-    def label(self) -> str:
-        return f"{self.work}  ·  {self.peer}"
-
     def target_text(self) -> str:
         if self.peer == LIMIT:
             return f"≤ {duration(self.theirs.cpu_s)}"

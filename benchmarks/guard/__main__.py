@@ -104,14 +104,6 @@ class GuardResult(reports.Result):
     def target_text(self) -> str:
         return "" if self.target is None else f"≤ {self.target:g} {self.unit}"
 
-    def over_target(self) -> float | None:
-        if self.ratio is None or self.target is None:
-            return None
-        return self.target / max(self.ratio, self.target / 100)  # a cost within the noise may be negative
-
-    def context_ratio(self) -> float | None:
-        return None  # costs of different units cannot stand on one axis
-
 
 def main() -> None:
     keys = [task.key for task in TASKS] + [*CALLS, *OUTSIDE, MANY]
@@ -145,7 +137,7 @@ def main() -> None:
             reports.markdown_table(HEADS, cells),
             reports.bullets(lines),
         ]
-        reports.save_results(arguments.out, report, results, "What a Guard costs", sections)
+        reports.save_results(arguments.out, report, sections)
 
 
 def _against(result: GuardResult) -> tuple[str, str, str, str]:

@@ -14,7 +14,8 @@ from typing import Any
 
 from benchmarks.common import report as reports
 from benchmarks.common.contenders import ContenderError, Contenders
-from benchmarks.read.data import FULL, QUICK, data_folder
+from benchmarks.common.workload import data_folder
+from benchmarks.read.data import FULL, QUICK
 from benchmarks.read.measure import Bench, LeakCounts, ReadResult, Speed, measure_leaks, measure_task
 from benchmarks.read.tasks import LEAKS_ROW, ROWS, TASKS
 
@@ -26,7 +27,7 @@ def main() -> None:
     arguments = reports.parse_options(
         "read", __doc__, ROWS, data="folder for the data files (the system's temporary folder)"
     )
-    folder = data_folder(arguments.data)
+    folder = data_folder("read", arguments.data)
     report = reports.new_report(arguments, folder)
     with Contenders("read") as contenders:
         bench = Bench(contenders, QUICK if arguments.quick else FULL, arguments.rounds, folder, reports.log)
@@ -118,8 +119,8 @@ def save(
     ]
     tables = _tables(results, leaks, reports.markdown_table)
     if results:
-        plot_results(results, "Reading", reports.caption(report), folder / "read.png")
-        sections += [tables.pop(0), "![measured against target](read.png)"]
+        plot_results(report, folder / "read.png")
+        sections += [tables.pop(0), "![times faster than each peer](read.png)"]
     if leaks:
         machine = report["machine"]
         _plot_leaks(leaks, folder / "read_leaks.png", f"{machine['cpu']}, {machine['cores']} cores")
@@ -130,7 +131,7 @@ def save(
 def _plot_leaks(leaks: list[LeakCounts], path: Path, caption: str) -> None:
     from matplotlib.figure import Figure
 
-    from benchmarks.common.plot import INK, MET, MISSED, PALE, light_grid
+    from benchmarks.common.plot import AHEAD, BEHIND, INK, PALE, light_grid
 
     scenarios = list(dict.fromkeys(one.scenario for one in leaks))
     figure = Figure(figsize=(11, 5), dpi=100, layout="constrained")
@@ -138,7 +139,7 @@ def _plot_leaks(leaks: list[LeakCounts], path: Path, caption: str) -> None:
     figure.suptitle("What loaders leak", color=INK, weight="bold", size=13)
     for one in leaks:
         column = scenarios.index(one.scenario)
-        style = {"color": MET if one.loader == "holdfast" else MISSED, "linewidth": 1.8}
+        style = {"color": AHEAD if one.loader == "holdfast" else BEHIND, "linewidth": 1.8}
         name = "holdfast.torch.DataLoader" if one.loader == "holdfast" else "torch DataLoader"
         axes[0][column].plot([n - one.descriptors[0] for n in one.descriptors], label=name, **style)
         axes[1][column].plot([(n - one.rss_bytes[0]) / 1e6 for n in one.rss_bytes], **style)

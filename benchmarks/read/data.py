@@ -8,10 +8,7 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 import random
-import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from benchmarks.common.workload import EMBED, small_columns
+from benchmarks.common.workload import EMBED, made_once, small_columns
 from benchmarks.read.tasks import CHUNK_ROWS, INTERLEAVED, PACKED, Data
 
 VERSION = 1  # increase it when the data change at the same sizes
@@ -55,28 +52,16 @@ class DataSet:
     bytes: int
 
 
-def data_folder(given: Path | None = None) -> Path:
-    """Returns the folder for the data. Refuses one that another user has made under this name."""
-    folder = given or Path(tempfile.gettempdir()) / f"holdfast-bench-read-{os.getuid()}"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise SystemExit(f"{folder}: expected a folder of user {os.getuid()}, got one of user {folder.stat().st_uid}")
-    return folder
-
-
 def data_set(folder: Path, kind: Data, sizes: Sizes, log: Callable[[str], None]) -> DataSet:
     rows = _rows(kind, sizes)
-    home = folder / f"{kind}-{rows}-v{VERSION}"
-    if not (home / STAMP).exists():
+
+    def make(home: Path) -> None:
         log(f"making {rows:,} samples of {kind} data")
-        partial = Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=folder))
-        try:
-            _MAKERS[kind](kind, rows, partial)
-            made = DataSet(_names(kind, partial), rows, _total_bytes(partial))
-            (partial / STAMP).write_text(json.dumps(asdict(made)))
-            partial.rename(home)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+        _MAKERS[kind](kind, rows, home)
+        made = DataSet(_names(kind, home), rows, total_bytes(home))
+        (home / STAMP).write_text(json.dumps(asdict(made)))
+
+    home = made_once(folder / f"{kind}-{rows}-v{VERSION}", make)
     made = DataSet(**json.loads((home / STAMP).read_text()))
     return DataSet([str(home / name) for name in made.files], made.records, made.bytes)
 
@@ -92,7 +77,7 @@ def _names(kind: Data, home: Path) -> list[str]:
     return ["images"] if kind == "files" else sorted(path.name for path in home.iterdir())
 
 
-def _total_bytes(home: Path) -> int:
+def total_bytes(home: Path) -> int:
     return sum(path.stat().st_size for path in home.rglob("*") if path.is_file())
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.contenders import ContenderError, Contenders, Round, take_rounds
-from benchmarks.common.report import Result, times
+from benchmarks.common.report import Result
 from benchmarks.read.data import DataSet, Sizes, data_set
 from benchmarks.read.tasks import LEAKS_ROW, Data, Peer, Task
 
@@ -31,10 +31,6 @@ class ReadResult(Result):
     cpu_ratio: float | None = None
     cpu_target: float | None = None
 
-    def bar_text(self) -> str:
-        text = f"{self.ratio_text()}   (≥ {self.target:g}×)"
-        return text if self.cpu_target is None else f"{text}, CPU {times(self.cpu_ratio or 0)}"
-
     def target_text(self) -> str:
         return Result.target_text(self) + (", CPU too" if self.cpu_target else "")
 
@@ -49,12 +45,21 @@ class Bench:
     folder: Path
     log: Callable[[str], None]
     data: dict[Data, DataSet] = field(default_factory=dict)
-    expected_sums: dict[Data, dict[str, int]] = field(default_factory=dict)
+    expected_sums: dict[Data, dict[str, Any]] = field(default_factory=dict)
 
     def files(self, kind: Data) -> DataSet:
         if kind not in self.data:
             self.data[kind] = data_set(self.folder, kind, self.sizes, self.log)
         return self.data[kind]
+
+    def check_sums(self, task: Task, peer: Peer, got: dict[str, Any]) -> None:
+        if not task.same_pixels:
+            got = {"records": got["records"]}
+        expected = self.expected_sums.setdefault(task.data, got)
+        if got != expected or got["records"] != self.files(task.data).records:
+            raise SystemExit(
+                f"{task.work}: {peer.name} does not read the same as the others: expected {expected}, got {got}"
+            )
 
 
 # ---- speed -------------------------------------------------------------------------------------------------
@@ -85,23 +90,13 @@ def _able(bench: Bench, task: Task, peers: list[Peer], job: dict[str, Any]) -> t
     able, reasons = [], {}
     for peer in peers:
         try:
-            _check_sums(bench, task, peer, job)
+            got = bench.contenders.get(peer.contender).call("sums", pipeline=peer.pipeline, **job)
+            bench.check_sums(task, peer, got)
             able.append(peer)
         except ContenderError as error:
             reasons[peer] = str(error)
             bench.log(f"   skipping {peer.name}: {error}")
     return able, reasons
-
-
-def _check_sums(bench: Bench, task: Task, peer: Peer, job: dict[str, Any]) -> None:
-    got = bench.contenders.get(peer.contender).call("sums", pipeline=peer.pipeline, **job)
-    if not task.same_pixels:
-        got = {"records": got["records"]}
-    expected = bench.expected_sums.setdefault(task.data, got)
-    if got != expected or got["records"] != bench.files(task.data).records:
-        raise SystemExit(
-            f"{task.work}: {peer.name} does not read the same as the others: expected {expected}, got {got}"
-        )
 
 
 def _take_rounds(bench: Bench, task: Task, able: list[Peer], job: dict[str, Any]) -> dict[Peer, Speed]:

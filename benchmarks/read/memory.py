@@ -329,7 +329,7 @@ def _growth(found: dict[str, Any] | None) -> str:
 def save_plot(results: dict[Case, dict[str, Any]], before: dict[str, Any], path: Path, caption: str) -> None:
     from matplotlib.figure import Figure
 
-    from benchmarks.common.plot import CONTEXT, INK, MET, PALE, light_grid
+    from benchmarks.common.plot import AHEAD, CONTEXT, INK, PALE, light_grid
 
     figure = Figure(figsize=(11, 5), dpi=100, layout="constrained")
     axes = figure.subplots()
@@ -342,7 +342,7 @@ def save_plot(results: dict[Case, dict[str, Any]], before: dict[str, Any], path:
     for case, found in results.items():
         if "error" not in found:
             place = names.index(case.data) + (0.15 if before else 0)
-            axes.plot(place, _part(case, found), "o", color=MET, label="now", alpha=0.6)
+            axes.plot(place, _part(case, found), "o", color=AHEAD, label="now", alpha=0.6)
     axes.axhline(1, color=INK, linewidth=1.4)
     axes.axhline(ALLOWED, color=INK, linewidth=1, linestyle=":")
     axes.set_ylim(0)

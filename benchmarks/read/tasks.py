@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Data = Literal["examples", "png", "jpeg", "photos", "files", "short", "hdf5", "hdf5-gzip", "hdf5-lz4", "hdf5-zstd"]
+Data = str  # examples, png, jpeg, photos, files, short, hdf5, hdf5-gzip, hdf5-lz4, hdf5-zstd
 
 IMAGES: tuple[Data, ...] = ("png", "jpeg", "photos")
 PACKED: tuple[Data, ...] = ("hdf5-gzip", "hdf5-lz4", "hdf5-zstd")  # with the shuffle filter

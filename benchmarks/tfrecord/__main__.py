@@ -42,7 +42,7 @@ def main() -> None:
     cells = reports.result_cells(results, _ours, _against)
     print("\n".join(["", reports.text_table(HEADS, cells), "", *lines]))
     if arguments.out is not None:
-        save(arguments.out, report, results, reports.markdown_table(HEADS, cells), lines)
+        save(arguments.out, report, reports.markdown_table(HEADS, cells), lines)
 
 
 def run(bench: Bench, rows: list[str]) -> list[TFRecordResult]:
@@ -117,7 +117,7 @@ def _summary(report: dict[str, Any], results: list[TFRecordResult], contenders: 
     return [*lines, f"codec in {report['codec']}, crc32c by {report['crc32c']}", *reports.machine_lines(report)]
 
 
-def save(folder: Path, report: dict[str, Any], results: list[TFRecordResult], table: str, lines: list[str]) -> None:
+def save(folder: Path, report: dict[str, Any], table: str, lines: list[str]) -> None:
     sections = [
         "# TFRecord compared with its peers",
         f"One process, every CRC checked; each number is the best of {report['rounds']} rounds. "
@@ -125,7 +125,7 @@ def save(folder: Path, report: dict[str, Any], results: list[TFRecordResult], ta
         table,
         reports.bullets(lines),
     ]
-    reports.save_results(folder, report, results, "TFRecord", sections)
+    reports.save_results(folder, report, sections)
 
 
 if __name__ == "__main__":

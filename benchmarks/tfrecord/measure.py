@@ -33,20 +33,11 @@ class TFRecordResult(Result):
     limit_bytes: int | None = None
     note: str = ""
 
-    def label(self) -> str:
-        work = self.work.split(",")[0] if "batches" in self.work or "object" in self.work else self.work
-        return work if self.growth_bytes is not None else f"{work}  ·  {self.peer}"
-
     def ratio_text(self) -> str:
         return Result.ratio_text(self) if self.growth_bytes is None else f"+{self.growth_bytes / (1 << 20):.1f} MiB"
 
     def target_text(self) -> str:
         return Result.target_text(self) if self.limit_bytes is None else f"≤ {self.limit_bytes >> 20} MiB"
-
-    def over_target(self) -> float | None:
-        if self.growth_bytes is None or self.limit_bytes is None:
-            return Result.over_target(self)
-        return self.limit_bytes / max(self.growth_bytes, 1 << 20)
 
 
 @dataclass(slots=True)

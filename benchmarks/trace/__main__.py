@@ -80,9 +80,6 @@ class TraceResult(reports.Result):
     def target_text(self) -> str:
         return "" if self.target is None else f"≤ {self.target:g} {self.unit}".rstrip()
 
-    def over_target(self) -> float | None:
-        return None if self.ratio is None or self.target is None else self.target / self.ratio
-
 
 def main() -> None:
     keys = [task.key for task in TASKS] + list(LIMITS)
@@ -113,7 +110,7 @@ def main() -> None:
             reports.markdown_table(HEADS, cells),
             reports.bullets(lines),
         ]
-        reports.save_results(arguments.out, report, results, "Tracing descriptors", sections)
+        reports.save_results(arguments.out, report, sections)
 
 
 def _against(result: TraceResult) -> tuple[str, str, str, str]:

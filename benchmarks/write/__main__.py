@@ -54,7 +54,7 @@ def main() -> None:
     cells = reports.result_cells(results, lambda result: _speed(result.ours), _against)
     print("\n".join(["", reports.text_table(HEADS, cells), "", *lines]))
     if arguments.out is not None:
-        save(arguments.out, report, results, reports.markdown_table(HEADS, cells), lines)
+        save(arguments.out, report, reports.markdown_table(HEADS, cells), lines)
 
 
 def run(bench: Bench, rows: list[str]) -> list[WriteResult]:
@@ -114,7 +114,7 @@ def _summary(report: dict[str, Any], results: list[WriteResult]) -> list[str]:
     return lines + reports.machine_lines(report)
 
 
-def save(folder: Path, report: dict[str, Any], results: list[WriteResult], table: str, lines: list[str]) -> None:
+def save(folder: Path, report: dict[str, Any], table: str, lines: list[str]) -> None:
     sections = [
         "# Writing compared with its peers",
         f"Each speed is the best of {report['rounds']} rounds; of {min(FEW_ROUNDS, report['rounds'])} for numpy slabs "
@@ -123,7 +123,7 @@ def save(folder: Path, report: dict[str, Any], results: list[WriteResult], table
         table,
         reports.bullets(lines),
     ]
-    reports.save_results(folder, report, results, "Writing", sections)
+    reports.save_results(folder, report, sections)
 
 
 if __name__ == "__main__":

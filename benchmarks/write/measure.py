@@ -66,16 +66,6 @@ class WriteResult(Result):
     def target_text(self) -> str:
         return "" if self.target is None else f"{'≤' if self.at_most else '≥'} {self.target:g}{self.unit}"
 
-    def over_target(self) -> float | None:
-        if self.value is None or not self.target:
-            return None  # a target of nothing has no ratio
-        if not self.at_most:
-            return self.value / self.target
-        return min(self.target / max(self.value, 1e-9), 20.0)  # a longer bar would make the others too small
-
-    def context_ratio(self) -> float | None:
-        return self.value if self.target is None and self.unit == "×" else None
-
 
 @dataclass(slots=True)
 class Bench:

@@ -72,8 +72,8 @@ def test_a_quick_run_reports_every_row(tmp_path: Path) -> None:
 @needs("h5py", "PIL")
 def test_existing_data_are_not_made_again(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from benchmarks.read.data import QUICK, data_folder, data_set\n"
-        "folder = data_folder(Path(sys.argv[1]))\n"
+        "import sys; from pathlib import Path; from benchmarks.read.data import QUICK, data_set\n"
+        "folder = Path(sys.argv[1])\n"
         "print(data_set(folder, 'files', QUICK, print).records)\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "data")]
