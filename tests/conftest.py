@@ -173,8 +173,22 @@ def pytest_runtest_makereport(
     report = yield
     if call.when == "call":
         item.stash[_call_failed] = report.failed
+    _skip_without_package(report, call)
     _no_skip_in_ci(report)
     return report
+
+
+def _skip_without_package(report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
+    """Turns a failure for want of a framework into a skip: `make quick` installs none."""
+    error = call.excinfo.value if call.excinfo else None
+    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if name in FRAMEWORKS and find_spec(name) is None:
+        report.outcome = "skipped"
+        report.longrepr = (
+            str(report.location[0]),
+            report.location[1] or 0,
+            f"Skipped: needs the Python package {name}",
+        )
 
 
 @pytest.hookimpl(wrapper=True)
