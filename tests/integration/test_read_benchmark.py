@@ -28,6 +28,7 @@ ROWS = {
     ("starts", "DataLoader(2)"),
     ("hdf5", "DataLoader(2), h5py row by row"),
     ("hdf5", "the same, all rows shuffled"),
+    *((kind, "h5py by hand, one thread") for kind in ("hdf5", "hdf5-gzip", "hdf5-lz4", "hdf5-zstd")),
     ("resize", "tf.data"),
     ("crop", "tf.data, decode_and_crop_jpeg"),
     *((kind, "DataLoader(2), Pillow") for kind in ("resize", "crop")),
