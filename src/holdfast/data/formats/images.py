@@ -169,19 +169,21 @@ def decode_image(
     stored. Most JPEG and PNG files are decoded about twice as fast as by Pillow, mostly without the GIL, so threads are
     enough. With `size`, the image is cropped and resized, antialiased as Pillow's BILINEAR:
 
-    size:   (height, width), or an int for both
-    crop:   None resizes the whole image, whatever its shape; "center" the largest centred part with the shape of
+    Args:
+        size: (height, width), or an int for both.
+        crop: None resizes the whole image, whatever its shape; "center" the largest centred part with the shape of
             `size`, and a number up to 1 that share of its sides (0.875 is Resize(256), CenterCrop(224)); "random" a
             part as torchvision's RandomResizedCrop takes it, with the ranges `scale` (of the area) and `ratio` (width
-            to height), drawn from `rng`; (left, top, right, bottom) that part
-    dtype:  "uint8"; or "float32", which is level / 255, less `mean` and divided by `std` (one number, or one for each
-            channel)
-    layout: "CHW" returns (channels, height, width)
-    exact:  the result differs from Pillow's resize by one level at most. By default JPEGs are decoded at the smallest
-            sufficient scale, which is faster and differs by less than two levels in the mean
-    out:    an array to write the result into
+            to height), drawn from `rng`; (left, top, right, bottom) that part.
+        dtype: "uint8"; or "float32", which is level / 255, less `mean` and divided by `std` (one number, or one for
+            each channel).
+        layout: "CHW" returns (channels, height, width).
+        exact: The result differs from Pillow's resize by one level at most. By default JPEGs are decoded at the
+            smallest sufficient scale, which is faster and differs by less than two levels in the mean.
+        out: An array to write the result into.
 
-    Raises an ImageError for bytes that are no image, or a corrupt one.
+    Raises:
+        ImageError: The bytes are no image, or a corrupt one.
     """
     _check_data(data)
     options = {"crop": crop, "dtype": dtype, "mean": mean, "std": std, "layout": layout}

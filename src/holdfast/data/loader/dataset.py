@@ -368,8 +368,9 @@ class Dataset(Generic[T_co]):
         The options up to `exact` are those of hold.decode_image; without a `size` images are decoded as they are. A
         random crop depends on the seed of shuffle(), the epoch and the sample alone: it is the same after a resume.
 
-        on_error: "skip" skips corrupt images, up to `max_errors` (a number, or a fraction below 1), and lists them in
-                  skipped(); by default one is a MapError that names the file and the record
+        Args:
+            on_error: "skip" skips corrupt images, up to `max_errors` (a number, or a fraction below 1), and lists them
+                in skipped(); by default one is a MapError that names the file and the record.
         """
         if self._settings.batched:
             raise ValueError("decode: expected a dataset of samples, got one of batches: call decode() before batch()")
