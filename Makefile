@@ -56,8 +56,9 @@ NOTHING_SELECTED_IS_FINE = $(if $(strip $(PYTEST_ARGS)), || [ $$? = 5 ])
 quick: $(DONE)/quick ## install pytest and no framework (under 300 MB), then run the unit tests that need nothing else: minutes
 	tools/run-tests.sh $(BIN)/python tests/unit $(patsubst %,--ignore=tests/unit/%,$(SLOW_UNITS)) $(PYTEST_ARGS)
 
-# Unit tests with many real processes, which take minutes.
-SLOW_UNITS := process/fdtrace data/writer/server data/torch_loader data/formats/hdf5
+# Unit tests with many real processes or random cases, which take minutes; the rest takes about 190 s of CPU time.
+SLOW_UNITS := process/fdtrace data/writer data/torch_loader data/formats/hdf5 data/rewrite data/runlog data/loader/workers \
+    data/loader/test_model.py
 
 .PHONY: test-h5py
 test-h5py: $(DONE)/core ## run the tests of parts under h5py 3.14 and the newest, each reading what the other wrote
@@ -119,11 +120,12 @@ sanitize: $(DONE)/test ## run the codec's and the formats' tests with the C unde
 
 .PHONY: bench
 bench: $(DONE)/test ## compare with the peers in one run; prints ratios, saves JSON and plots
-	$(BIN)/python -m benchmarks.common.environments pypi
+	$(BIN)/python -m benchmarks.common.environments pypi images
 	$(BIN)/python -m benchmarks.tfrecord
 	$(BIN)/python -m benchmarks.fdscan
 	$(BIN)/python -m benchmarks.read
 	$(BIN)/python -m benchmarks.read.memory
+	$(BIN)/python -m benchmarks.read.shards
 	$(BIN)/python -m benchmarks.write
 	$(BIN)/python -m benchmarks.trace
 	$(BIN)/python -m benchmarks.guard

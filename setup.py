@@ -16,6 +16,7 @@ def _extension(name: str) -> Extension:
             "-O3",
             "-std=c11",
             "-fvisibility=hidden",
+            "-ffp-contract=off",  # the same pixels of images on every processor
             "-Wall",
             "-Wextra",
             "-Werror=implicit-function-declaration",
@@ -38,6 +39,6 @@ def _preload_library() -> Extension:
 
 
 setup(
-    ext_modules=[*map(_extension, ("codec", "png", "readahead")), _preload_library()],
+    ext_modules=[*map(_extension, ("chunks", "codec", "images", "png", "readahead")), _preload_library()],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

@@ -39,6 +39,9 @@ FRAMEWORKS = {
     "cloudpickle",
     "textual",
     "requests",
+    "google",
+    "prometheus_client",
+    "yaml",
 }
 KEPT_ENVIRONMENT = {"HOLDFAST_NATIVE", "HOLDFAST_FUZZ_SECONDS"}
 
@@ -136,10 +139,16 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Leaves out files that import a package which is not installed: `make quick` installs none of the frameworks."""
     if IN_CI or collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
-    tree = ast.parse(collection_path.read_text())
+    return _lacks_package(collection_path) or None
+
+
+def _lacks_package(path: Path) -> bool:
+    """Returns whether a file, or a helper beside it that it imports, imports a framework that is not installed."""
+    tree = ast.parse(path.read_text())
     roots = {alias.name.partition(".")[0] for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
     roots |= {(node.module or "").partition(".")[0] for node in tree.body if isinstance(node, ast.ImportFrom)}
-    return True if any(name in FRAMEWORKS and find_spec(name) is None for name in roots) else None
+    beside = [helper for name in roots if (helper := path.with_name(f"{name}.py")).exists() and helper != path]
+    return any(name in FRAMEWORKS and find_spec(name) is None for name in roots) or any(map(_lacks_package, beside))
 
 
 # ---- skips -------------------------------------------------------------------------------------------------
@@ -164,8 +173,22 @@ def pytest_runtest_makereport(
     report = yield
     if call.when == "call":
         item.stash[_call_failed] = report.failed
+    _skip_without_package(report, call)
     _no_skip_in_ci(report)
     return report
+
+
+def _skip_without_package(report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
+    """Turns a failure for want of a framework into a skip: `make quick` installs none."""
+    error = call.excinfo.value if call.excinfo else None
+    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if name in FRAMEWORKS and find_spec(name) is None:
+        report.outcome = "skipped"
+        report.longrepr = (
+            str(report.location[0]),
+            report.location[1] or 0,
+            f"Skipped: needs the Python package {name}",
+        )
 
 
 @pytest.hookimpl(wrapper=True)

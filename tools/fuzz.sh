@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# fuzz.sh [SECONDS]: builds every native/fuzz/fuzz_*.c with the codec's Python-free sources, and fuzzes each for its share
+# fuzz.sh [SECONDS]: builds every native/fuzz/fuzz_*.c with the Python-free sources, and fuzzes each for its share
 # of the time. The corpus stays in build/fuzz/<target>/, so that the next run continues from there.
 # Exit: 0 nothing found, 1 a crash (its input's path is printed), 2 no target to run, 3 no fuzzer to build with.
 set -euo pipefail
@@ -7,7 +7,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 seconds=${1:-600}
 out=build/fuzz
-flags=(-g -O1 -std=c11 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -Inative/codec)
+flags=(-g -O1 -std=c11 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -Inative/codec
+    -Inative/images)
 
 shopt -s nullglob
 targets=(native/fuzz/fuzz_*.c)
@@ -22,7 +23,7 @@ fi
 
 mkdir -p "$out/bin" "$out/objects" "$out/crashes"
 objects=()
-for source in native/codec/*.c; do
+for source in native/codec/*.c native/images/*.c; do
     case $(basename "$source") in
     module.c | py_*.c) continue ;; # these need Python
     esac
@@ -40,7 +41,7 @@ share=$((share > 0 ? share : 1))
 failed=0
 for source in "${targets[@]}"; do
     target=$(basename "$source" .c)
-    clang "${flags[@]}" -fsanitize=fuzzer "$source" "${objects[@]}" -o "$out/bin/$target"
+    clang "${flags[@]}" -fsanitize=fuzzer "$source" "${objects[@]}" -lm -o "$out/bin/$target"
     corpus=("$out/$target")
     mkdir -p "${corpus[0]}"
     if [[ -d native/fuzz/seeds/$target ]]; then

@@ -22,7 +22,7 @@ KEPT = 4  # iterators and errors that are kept at a time, as a program might
 SAMPLES = 100
 TRIES = 40
 RARE = 20  # rounds between two killed workers, which take longest
-MOST_RSS_GROWN_BYTES = 2_000_000
+MAX_RSS_GROWN_BYTES = 2_000_000
 COUNTS = ("descriptors", "threads", "processes")
 
 Kept = deque[Any]
@@ -125,14 +125,14 @@ ENDINGS: tuple[Ending, ...] = (
 def soak_churn(loader: Any, loaders: int, report: Callable[[str], None]) -> dict[str, Any]:
     """Takes samples between rounds of all endings: with the same objects kept, the counts must be equal.
 
-    Garbage cycles are collected before a sample, so that it does not depend on when Python last did so; `most` holds
+    Garbage cycles are collected before a sample, so that it does not depend on when Python last did so; `maximum` holds
     the highest counts at any time.
     """
     kept: Kept = deque(maxlen=KEPT)
     every = max(loaders // len(ENDINGS) // SAMPLES, 1)
     done = rounds = 0
     samples: list[dict[str, int]] = []
-    most: Counter[str] = Counter()
+    maximum: Counter[str] = Counter()
     while done < loaders:
         if rounds % RARE == 0 and loader.kind != "threads":
             worker_killed(loader, kept)
@@ -140,17 +140,17 @@ def soak_churn(loader: Any, loaders: int, report: Callable[[str], None]) -> dict
         for end in ENDINGS:
             faulthandler.dump_traceback_later(HANG_S, exit=True)
             end(loader, kept)
-            most |= Counter(_counts())
+            maximum |= Counter(_counts())
         done += len(ENDINGS)
         rounds += 1
-        report(f"{loader.kind}: {done:,} of {loaders:,} loaders, at most {most['descriptors']} descriptors")
+        report(f"{loader.kind}: {done:,} of {loaders:,} loaders, at most {maximum['descriptors']} descriptors")
         if rounds % every == 0:
             _collect()
             samples.append({"loaders": done, **_settled_counts(samples), "rss_bytes": _rss_bytes()})
     kept.clear()
     _collect()
     faulthandler.cancel_dump_traceback_later()
-    return {"loaders": done, **_check(samples), "most": {name: most[name] for name in COUNTS}, "samples": samples}
+    return {"loaders": done, **_check(samples), "most": {name: maximum[name] for name in COUNTS}, "samples": samples}
 
 
 def _collect() -> None:
@@ -186,7 +186,7 @@ def _check(samples: list[dict[str, int]]) -> dict[str, Any]:
     early, late = samples[tenth : 2 * tenth] or samples, samples[-tenth:]
     grown = {name: _median(late, name) - _median(early, name) for name in (*COUNTS, "rss_bytes")}
     problems = [f"{name} grew by {grown[name]}" for name in COUNTS if grown[name] > 0]
-    if grown["rss_bytes"] > MOST_RSS_GROWN_BYTES:
+    if grown["rss_bytes"] > MAX_RSS_GROWN_BYTES:
         problems.append(f"RSS grew by {grown['rss_bytes']:,} bytes")
     return {"at_the_end": samples[-1], "grown": grown, "problems": problems}
 

@@ -46,15 +46,15 @@ def soak_consolidate(folder: Path, kills: int, seed: int) -> dict[str, int]:
     return found
 
 
-def _until_done(run: Path, target: Path, order: Any, rng: random.Random, most: int) -> tuple[int, int]:
+def _until_done(run: Path, target: Path, order: Any, rng: random.Random, maximum: int) -> tuple[int, int]:
     """Consolidates until the file exists; returns the numbers of kills and hangs."""
     killed = hung = 0
     while not target.exists():
         failpoint = None
-        if killed < most and rng.random() < 0.6:
+        if killed < maximum and rng.random() < 0.6:
             names = MERGE_CHILD_NAMES + MERGE_PARENT_NAMES + MERGE_REPEATED_NAMES
             failpoint = f"{rng.choice(names)}:{rng.choice((1, 1, 2, 4))}"
-        after_s = rng.random() * 0.8 if killed < most and failpoint is None else HANG_S
+        after_s = rng.random() * 0.8 if killed < maximum and failpoint is None else HANG_S
         pid = forked(lambda: write(run).consolidate(target, order=order), failpoint)
         until = time.monotonic() + after_s
         while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < until:

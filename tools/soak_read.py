@@ -114,8 +114,8 @@ def _summary(found: dict[str, Any]) -> str:
             end, grown = churn["at_the_end"], churn["grown"]
             counts = ", ".join(f"{end[name]} {name} ({grown[name]:+})" for name in COUNTS)
             memory = f"RSS {end['rss_bytes'] / 1e6:.1f} MB ({grown['rss_bytes'] / 1e6:+.2f})"
-            most = ", ".join(f"{churn['most'][name]} {name}" for name in COUNTS)
-            lines.append(f"{kind}: {churn['loaders']:,} loaders; {counts}, {memory}; at most {most}")
+            maximum = ", ".join(f"{churn['most'][name]} {name}" for name in COUNTS)
+            lines.append(f"{kind}: {churn['loaders']:,} loaders; {counts}, {memory}; at most {maximum}")
     problems = [problem for part in _parts(found) for problem in part["problems"]]
     lines += [f"PROBLEM: {problem}" for problem in problems]
     lines += [f"LEFT: {name}" for name in found["left"]]

@@ -21,8 +21,8 @@ site=$("$scratch/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path
 export PATH=$scratch/venv/bin:$PATH
 HOLDFAST_NATIVE=1 "$scratch/venv/bin/python" -c '
 import pathlib, sys
-from holdfast._native import _codec, _png, _readahead
-for one in (_codec, _png, _readahead):
+from holdfast._native import _chunks, _codec, _images, _png, _readahead
+for one in (_chunks, _codec, _images, _png, _readahead):
     if not pathlib.Path(one.__file__).is_relative_to(sys.prefix):
         sys.exit(f"{one.__file__}: expected the wheel, got the sources")
 '

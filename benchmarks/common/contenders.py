@@ -146,7 +146,7 @@ class Contenders:
 
 
 def _python(subject: str, name: str) -> str:
-    if name != "pypi" and not (subject == "peers" and environments.has_requirements(name)):
+    if name not in ("pypi", "images") and not (subject == "peers" and environments.has_requirements(name)):
         return sys.executable
     try:
         return environments.environment_python(name)

@@ -151,8 +151,8 @@ def _seconds(value: float | None) -> str:
 
 
 def _run(work: str, count: int, watched: str, fds: int, rounds: int = 0) -> dict[str, float]:
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    fds = fds if most < 0 else min(fds, most - 300)
+    maximum = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    fds = fds if maximum < 0 else min(fds, maximum - 300)
     command = [sys.executable, _WORKLOAD, work, str(count), watched, str(fds), str(rounds)]
     done = subprocess.run(command, check=True, timeout=_LIMIT_S, stdout=subprocess.PIPE, text=True)
     return dict(json.loads(done.stdout))

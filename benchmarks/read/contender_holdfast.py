@@ -11,7 +11,7 @@ from benchmarks.common.contenders import Job, serve
 from benchmarks.common.workload import EMBED
 from benchmarks.read.data import decode
 from benchmarks.read.operations import Batches, operations
-from benchmarks.read.tasks import BATCH, WINDOW, WORKERS
+from benchmarks.read.tasks import BATCH, MEAN, SIDE, STD, WINDOW, WORKERS
 
 SEED = 7
 
@@ -52,8 +52,22 @@ def files(job: Job) -> Batches:
     )
 
 
+def resize(job: Job) -> Batches:
+    return _resized(job, None)
+
+
+def crop(job: Job) -> Batches:
+    return _resized(job, "random")
+
+
+def _resized(job: Job, crop: Any) -> Batches:
+    images = _shuffled(job, IMAGE)
+    decoded = images.decode("image", size=SIDE, crop=crop, dtype="float32", mean=MEAN, std=STD, num_workers=WORKERS)
+    return _each(decoded.batch(BATCH["photos"]))
+
+
 def hdf5(job: Job) -> Batches:
-    return _each(_shuffled(job, ROW).batch(BATCH["hdf5"]))
+    return _each(_shuffled(job, ROW).batch(BATCH[job["data"]]))
 
 
 def _shuffled(job: Job, schema: dict[str, Any], **options: bool) -> Any:
@@ -78,4 +92,4 @@ def facts() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    serve(operations(examples, examples_torch, images, images_pillow, files, hdf5), facts)
+    serve(operations(examples, examples_torch, images, images_pillow, files, resize, crop, hdf5), facts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import struct
@@ -13,13 +14,14 @@ import h5py
 import numpy as np
 import torch
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 
 from benchmarks.common.contenders import Job, serve
 from benchmarks.common.workload import EMBED
-from benchmarks.read.data import decode
+from benchmarks.read.data import decode, random_box
 from benchmarks.read.operations import Batches, operations
-from benchmarks.read.tasks import BATCH, CHUNK_ROWS, SHUFFLE, WORKERS
+from benchmarks.read.tasks import BATCH, CHUNK_ROWS, MEAN, SHUFFLE, SIDE, STD, WORKERS
 
 _HEADER, _FOOTER = struct.Struct("<8sI").unpack, struct.Struct("<I").unpack
 
@@ -156,6 +158,26 @@ class ImageRecords(ShuffledRecords):
             yield {"image": torch.from_numpy(image.copy()), "label": feature["label"].int64_list.value[0]}
 
 
+class ResizedRecords(ShuffledRecords):
+    """As torchvision's transforms of Pillow images; the draft mode has no scale that suffices."""
+
+    def __init__(self, files: list[str], shuffle: int, is_random: bool) -> None:
+        super().__init__(files, shuffle)
+        self._is_random = is_random
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        mean, std = torch.tensor(MEAN), torch.tensor(STD)
+        rng = random.Random()
+        for record in self.shuffled():
+            feature = Example.FromString(record).features.feature
+            with Image.open(io.BytesIO(feature["image"].bytes_list.value[0])) as image:
+                image.draft("RGB", (SIDE, SIDE))
+                box = random_box(rng, *image.size) if self._is_random else None
+                resized = image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR, box)
+            pixels = torch.from_numpy(np.array(resized)).float().div_(255).sub_(mean).div_(std)
+            yield {"image": pixels, "label": feature["label"].int64_list.value[0]}
+
+
 # ---- files -------------------------------------------------------------------------------------------------
 
 
@@ -242,6 +264,16 @@ def files(job: Job) -> Batches:
     return iter(DataLoader(dataset, BATCH["files"], shuffle=True, num_workers=WORKERS))
 
 
+def resize(job: Job) -> Batches:
+    dataset = ResizedRecords(job["files"], SHUFFLE["photos"] // WORKERS, False)
+    return iter(DataLoader(dataset, BATCH["photos"], num_workers=WORKERS))
+
+
+def crop(job: Job) -> Batches:
+    dataset = ResizedRecords(job["files"], SHUFFLE["photos"] // WORKERS, True)
+    return iter(DataLoader(dataset, BATCH["photos"], num_workers=WORKERS))
+
+
 def hdf5(job: Job) -> Batches:
     dataset = RowByRow(job["files"][0])
     order = ByBlocks(len(dataset), CHUNK_ROWS, SHUFFLE["hdf5"])
@@ -258,4 +290,4 @@ def facts() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    serve(operations(examples, images, files, hdf5, hdf5_anywhere), facts)
+    serve(operations(examples, images, files, resize, crop, hdf5, hdf5_anywhere), facts)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import io
 import json
+import math
+import random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.common.workload import EMBED, made_once, small_columns
-from benchmarks.read.tasks import CHUNK_ROWS, INTERLEAVED, Data
+from benchmarks.read.tasks import CHUNK_ROWS, INTERLEAVED, PACKED, Data
 
 VERSION = 1  # increase it when the data change at the same sizes
 CLASSES = 10
@@ -65,9 +67,10 @@ def data_set(folder: Path, kind: Data, sizes: Sizes, log: Callable[[str], None])
 
 
 def _rows(kind: Data, sizes: Sizes) -> int:
-    if kind in ("png", "jpeg"):
+    if kind in ("png", "jpeg", "photos"):
         return sizes.images
-    return {"examples": sizes.examples, "files": sizes.files, "short": sizes.short, "hdf5": sizes.hdf5_rows}[kind]
+    rows = {"examples": sizes.examples, "files": sizes.files, "short": sizes.short}
+    return rows.get(kind, sizes.hdf5_rows)
 
 
 def _names(kind: Data, home: Path) -> list[str]:
@@ -114,12 +117,20 @@ def _make_files(kind: str, rows: int, home: Path) -> None:
 def _make_hdf5(kind: str, rows: int, home: Path) -> None:
     import h5py
 
+    packing: dict[str, Any] = {}
+    if kind != "hdf5":
+        import hdf5plugin
+
+        packings = {"hdf5-gzip": {"compression": "gzip"}, "hdf5-lz4": hdf5plugin.LZ4(), "hdf5-zstd": hdf5plugin.Zstd()}
+        packing = {**packings[kind], "shuffle": True}
     rng = np.random.default_rng(11)
     with h5py.File(home / "rows.h5", "x") as file:
-        values = file.create_dataset("values", (rows, ROW_FLOATS), np.float32, chunks=(CHUNK_ROWS, ROW_FLOATS))
+        shape, chunks = (rows, ROW_FLOATS), (CHUNK_ROWS, ROW_FLOATS)
+        values = file.create_dataset("values", shape, np.float32, chunks=chunks, **packing)
         for start in range(0, rows, 4096):
             stop = min(start + 4096, rows)
-            values[start:stop] = rng.random((stop - start, ROW_FLOATS), np.float32)
+            numbers = rng.random((stop - start, ROW_FLOATS), np.float32)
+            values[start:stop] = np.round(numbers * 1000) / 1024 if packing else numbers  # measured to three digits
         file.create_dataset("label", data=rng.integers(0, 1000, rows))
 
 
@@ -129,7 +140,8 @@ _MAKERS: dict[Data, Callable[[str, int, Path], Any]] = {
     "png": _make_images,
     "jpeg": _make_images,
     "files": _make_files,
-    "hdf5": _make_hdf5,
+    **dict.fromkeys(("hdf5", *PACKED), _make_hdf5),
+    "photos": _make_images,
 }
 
 
@@ -137,16 +149,18 @@ _MAKERS: dict[Data, Callable[[str, int, Path], Any]] = {
 
 
 class ImageKind(NamedTuple):
-    side: int  # pixels
+    side: int  # pixels; the height
     noise: int
     format: str
     quality: dict[str, int]
+    width: int = 0  # as high as wide
 
 
 IMAGE_KINDS = {
     "png": ImageKind(224, 10, "PNG", {"compress_level": 6}),
     "jpeg": ImageKind(400, 32, "JPEG", {"quality": 92}),
     "files": ImageKind(80, 16, "JPEG", {"quality": 90}),
+    "photos": ImageKind(400, 16, "JPEG", {"quality": 90}, width=500),
 }
 
 
@@ -154,8 +168,9 @@ def picture(kind: str, seed: int) -> bytes:
     """Soft shapes with noise on top, which compress about as well as photographs."""
     image = IMAGE_KINDS[kind]
     rng = np.random.default_rng(seed)
-    hues = rng.integers(0, 256, (image.side // SOFT, image.side // SOFT, 3), np.uint8)
-    soft = np.asarray(Image.fromarray(hues).resize((image.side, image.side), Image.Resampling.BICUBIC), np.int16)
+    width = image.width or image.side
+    hues = rng.integers(0, 256, (image.side // SOFT, width // SOFT, 3), np.uint8)
+    soft = np.asarray(Image.fromarray(hues).resize((width, image.side), Image.Resampling.BICUBIC), np.int16)
     noise = rng.integers(-image.noise, image.noise + 1, soft.shape, np.int16)
     pixels = np.clip(soft + noise, 0, 255).astype(np.uint8)
     out = io.BytesIO()
@@ -167,3 +182,14 @@ def decode(data: Any) -> Any:
     """Decodes with Pillow, as most programs do."""
     with Image.open(io.BytesIO(data)) as opened:
         return np.asarray(opened if opened.mode == "RGB" else opened.convert("RGB"))  # convert() would copy it
+
+
+def random_box(rng: random.Random, width: int, height: int) -> tuple[int, int, int, int]:
+    """Draws (left, top, right, bottom) as torchvision's RandomResizedCrop does."""
+    for _ in range(10):
+        area, ratio = width * height * rng.uniform(0.08, 1), math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            left, top = rng.randint(0, width - w), rng.randint(0, height - h)
+            return left, top, left + w, top + h
+    return 0, 0, width, height

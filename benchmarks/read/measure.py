@@ -53,6 +53,8 @@ class Bench:
         return self.data[kind]
 
     def check_sums(self, task: Task, peer: Peer, got: dict[str, Any]) -> None:
+        if not task.same_pixels:
+            got = {"records": got["records"]}
         expected = self.expected_sums.setdefault(task.data, got)
         if got != expected or got["records"] != self.files(task.data).records:
             raise SystemExit(

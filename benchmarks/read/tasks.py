@@ -5,17 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Data = str  # examples, png, jpeg, files, short, hdf5
+Data = str  # examples, png, jpeg, photos, files, short, hdf5, hdf5-gzip, hdf5-lz4, hdf5-zstd
 
-BATCH = {"examples": 256, "png": 32, "jpeg": 32, "files": 256, "short": 256, "hdf5": 256}
+IMAGES: tuple[Data, ...] = ("png", "jpeg", "photos")
+PACKED: tuple[Data, ...] = ("hdf5-gzip", "hdf5-lz4", "hdf5-zstd")  # with the shuffle filter
+ROWS_4K: tuple[Data, ...] = ("hdf5", *PACKED)
+BATCH = {"examples": 256, "files": 256, "short": 256} | dict.fromkeys(IMAGES, 32) | dict.fromkeys(ROWS_4K, 256)
 
 # The size of a peer's shuffle buffer, in samples. holdfast's window is at least as large.
-SHUFFLE = {"examples": 8192, "png": 256, "jpeg": 256, "files": 50_000, "short": 8192, "hdf5": 8192}
-WINDOW = {"examples": "64MB", "png": "64MB", "jpeg": "64MB", "files": "256MB", "short": "64MB", "hdf5": "64MB"}
+SHUFFLE = {"examples": 8192, "files": 50_000, "short": 8192} | dict.fromkeys(IMAGES, 256) | dict.fromkeys(ROWS_4K, 8192)
+WINDOW = dict.fromkeys(("examples", "short", *IMAGES, *ROWS_4K), "64MB") | {"files": "256MB"}
 
 WORKERS = 2
 CHUNK_ROWS = 64  # of an HDF5 file, 4 kB each: chunks of 256 KiB
 INTERLEAVED = 8
+SIDE = 224  # of resized images
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,7 @@ class Task:
     operation: Literal["read", "starts"] = "read"
     cpu_too: bool = False  # the CPU time of all processes must not be more than the peer's either
     fastest_only: bool = False  # the target is for the fastest peer; the others are context
+    same_pixels: bool = True  # resized images differ: by their filters, and where random crops are
 
 
 TASKS = (
@@ -121,9 +127,42 @@ TASKS = (
         (
             Peer("torch", "hdf5", "DataLoader(2), h5py row by row", 2),
             Peer("torch", "hdf5_anywhere", "the same, all rows shuffled"),
+            Peer("h5py", "hdf5", "h5py by hand, one thread", 1.2),
         ),
+    ),
+    *(
+        Task(
+            "6",
+            kind,
+            f"the same, compressed with {kind.partition('-')[2]}",
+            kind,
+            "hdf5",
+            (Peer("h5py", "hdf5", "h5py by hand, one thread", 1.2),),
+        )
+        for kind in PACKED
+    ),
+    *(
+        Task(
+            "7",
+            kind,
+            f"JPEG 500 × 400, {what}, normalized float32, batches of 32",
+            "photos",
+            kind,
+            (
+                Peer("images", f"pool_cv2_{kind}", "two threads, cv2", 1.5),
+                Peer("images", f"pool_simplejpeg_{kind}", "two threads, simplejpeg + cv2.resize", 1.5),
+                Peer("images", f"grain_{kind}", "grain, simplejpeg + cv2.resize", 1.5),
+                Peer("images", f"spdl_{kind}", "SPDL, simplejpeg + cv2.resize", 1.5),
+                Peer("images", f"dali_{kind}", "DALI, CPU", 1.5),
+                Peer("tensorflow", kind, "tf.data, decode_and_crop_jpeg" if kind == "crop" else "tf.data", 1.5),
+                Peer("torch", kind, "DataLoader(2), Pillow", 1.5),
+            ),
+            fastest_only=True,
+            same_pixels=False,
+        )
+        for kind, what in (("resize", "resized to 224"), ("crop", "RandomResizedCrop 224"))
     ),
 )
 
-LEAKS_ROW = "7"
+LEAKS_ROW = "8"
 ROWS = (*dict.fromkeys(task.row for task in TASKS), LEAKS_ROW)

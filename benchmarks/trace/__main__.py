@@ -144,16 +144,16 @@ def _measure(task: Task, small: Path, rounds: int, *, quick: bool) -> list[Trace
         "holdfast": (rounds, lambda: _run_traced(task.key, count, small)),
     }
     skipped = {}
-    for peer, most in task.peers.items():
+    for peer, maximum in task.peers.items():
         run = _peer(peer, task.key, count, small)
         if run is None:
             skipped[peer] = f"{peer.split()[0]} is not installed"
         else:
-            ways[peer] = (min(most, rounds), run)
+            ways[peer] = (min(maximum, rounds), run)
     best = dict.fromkeys(ways, float("inf"))
     for number in range(rounds):
-        for name, (most, run) in list(ways.items())[:: 1 if number % 2 == 0 else -1]:
-            if number < most:
+        for name, (maximum, run) in list(ways.items())[:: 1 if number % 2 == 0 else -1]:
+            if number < maximum:
                 best[name] = min(best[name], run())
     base = best["untraced"]
     ours = TraceResult(

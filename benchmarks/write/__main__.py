@@ -39,7 +39,7 @@ def main() -> None:
     sizes = QUICK if arguments.quick else FULL
     with ExitStack() as stack:
         folders = {"disk": reports.temporary_folder(stack, arguments.data)}
-        if _has_space(TMPFS, _most_bytes(sizes)):
+        if _has_space(TMPFS, _max_bytes(sizes)):
             folders["tmpfs"] = reports.temporary_folder(stack, TMPFS)
         contenders = stack.enter_context(Contenders("write"))
         report = reports.new_report(arguments, folders["disk"])
@@ -72,7 +72,7 @@ def run(bench: Bench, rows: list[str]) -> list[WriteResult]:
     return results
 
 
-def _most_bytes(sizes: Sizes) -> int:
+def _max_bytes(sizes: Sizes) -> int:
     """An upper bound at any time: parts and two files made of them, or a journal and its parts."""
     consolidated = 3 * sizes.parts * sizes.part_blocks
     return BLOCK_BYTES * max(consolidated, 3 * PRODUCERS * max(sizes.central_blocks.values()))

@@ -117,6 +117,16 @@ def append(job: Job) -> Pass:
     return Pass(rows, Path(job["out"]).unlink, clock.read())
 
 
+def append_synced(job: Job) -> Pass:
+    """Does the same, and calls fsync."""
+    blocks = [Blocks(number, job["codec"]) for number in range(job["producers"])]
+    clock = Clock()
+    rows = _append(job, (one[number] for number in range(job["blocks"]) for one in blocks))
+    with open(job["out"], "rb") as file:
+        os.fsync(file.fileno())
+    return Pass(rows, Path(job["out"]).unlink, clock.read())
+
+
 def queue(job: Job) -> Pass:
     """Writes in this process what producers put into a queue."""
     context = multiprocessing.get_context("fork")
@@ -201,4 +211,4 @@ def facts() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    serve([cat, cat_synced, slabs, direct, direct_compared, append, queue, plain_file, sums], facts)
+    serve([cat, cat_synced, slabs, direct, direct_compared, append, append_synced, queue, plain_file, sums], facts)

@@ -165,7 +165,10 @@ def _overhead(bench: Bench, task: Task, job: Job, home: Path, seconds: float) ->
 def _job_of(peer: Peer, job: Job, home: Path) -> Job:
     """Every contender writes to its own path, so that none finds the files of another."""
     name = f"{peer.contender}-{peer.operation}-{peer.ack}"
-    return job | {"ack": peer.ack, "out": str(home / (name + (".hold" if peer.operation == "central" else ".h5")))}
+    return job | {
+        "ack": peer.ack,
+        "out": str(home / (name + (".hold" if peer.operation in ("central", "one_part") else ".h5"))),
+    }
 
 
 def _round(bench: Bench, peer: Peer, job: Job) -> Round:

@@ -18,7 +18,7 @@ GZIP_LEVEL = 4
 CODECS = {"plain": "none", "gzip": ("gzip", GZIP_LEVEL), "lzf": "lzf"}
 DISTINCT_BLOCKS = 16  # then they repeat
 
-COMMIT_ROW, COUNT_ROW, MERGE_ROW = "4", "5", "6"
+COMMIT_ROW, COUNT_ROW, MERGE_ROW, PART_ROW = "4", "5", "6", "7"
 COMMIT_LIMIT_MS = 10.0
 SERVER_SPARE, PRODUCER_LIMIT = 20, 3
 VIEW_DESCRIPTORS = 100
@@ -106,6 +106,7 @@ CONSOLIDATE = Peer("holdfast", "consolidate", "holdfast")
 MERGE = Peer("holdfast", "merge", "holdfast")
 MERGE_VERIFIED = Peer("holdfast", "merge_verified", "holdfast")
 CENTRAL = Peer("holdfast", "central", "holdfast")
+ONE_PART = Peer("holdfast", "one_part", "holdfast")
 
 
 def _against_cat(target: float | None) -> tuple[Peer, ...]:
@@ -179,6 +180,18 @@ TASKS = (
         CENTRAL._replace(ack="disk"),
         (CENTRAL._replace(name='ack="process"', target=1.5),),
         by_time=True,
+    ),
+    *(
+        Task(
+            PART_ROW,
+            f"part-{codec}",
+            f"one part on a disk, until it is committed: {codec}",
+            codec,
+            "disk",
+            ONE_PART,
+            (Peer("plain", "append_synced", "h5py, one process, then fsync", 1.0),),
+        )
+        for codec in ("plain", "gzip")
     ),
     Task(
         MERGE_ROW,

@@ -2,9 +2,12 @@
 #include "readahead.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct hf_readahead {
@@ -13,11 +16,14 @@ struct hf_readahead {
     pthread_cond_t fresh, finished;
     hf_job *first, *last; /* not begun yet */
     int ending;
+    _Atomic int open_fd; /* of the file that is being read; -1: none */
 };
 
-static void read_job(hf_job *job) {
-    while (job->got < job->size) {
-        ssize_t n = pread(job->fd, job->to + job->got, job->size - job->got, job->offset + (off_t)job->got);
+/* Reads `size` bytes behind those that the job has. Returns how many there were. */
+static size_t read_some(hf_job *job, int fd, off_t offset, size_t size) {
+    size_t got = 0;
+    while (got < size) {
+        ssize_t n = pread(fd, job->to + job->got, size - got, offset + (off_t)got);
         if (n < 0 && errno == EINTR) {
             continue;
         }
@@ -25,9 +31,41 @@ static void read_job(hf_job *job) {
             job->error = errno;
         }
         if (n <= 0) {
-            return; /* the file ends here */
+            break; /* the file ends here */
         }
+        got += (size_t)n;
         job->got += (size_t)n;
+    }
+    return got;
+}
+
+static int is_as_expected(int fd, const hf_file *file) {
+    struct stat now;
+    return fstat(fd, &now) == 0 && S_ISREG(now.st_mode) && now.st_size == file->size &&
+           now.st_mtim.tv_sec * 1000000000LL + now.st_mtim.tv_nsec == file->mtime_ns;
+}
+
+void hf_read_job(hf_job *job, _Atomic int *open_fd) {
+    if (!job->names) {
+        read_some(job, job->fd, job->offset, job->size);
+        return;
+    }
+    const char *name = job->names;
+    for (size_t i = 0; i < job->files && !job->error; i++, name += strlen(name) + 1) {
+        size_t size = (size_t)job->expected[i].size;
+        int fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+        if (fd < 0) {
+            job->error = errno;
+            return;
+        }
+        *open_fd = fd;
+        int good = is_as_expected(fd, &job->expected[i]) && size <= job->size - job->got &&
+                   read_some(job, fd, 0, size) == size;
+        *open_fd = -1;
+        close(fd);
+        if (!good) {
+            return;
+        }
     }
 }
 
@@ -44,7 +82,7 @@ static void *serve(void *arg) {
         hf_job *job = a->first;
         a->first = job->next;
         pthread_mutex_unlock(&a->lock);
-        read_job(job);
+        hf_read_job(job, &a->open_fd);
         pthread_mutex_lock(&a->lock);
         job->done = 1;
         pthread_cond_broadcast(&a->finished);
@@ -72,6 +110,7 @@ hf_readahead *hf_readahead_start(void) {
         errno = ENOMEM;
         return NULL;
     }
+    a->open_fd = -1;
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->fresh, NULL);
     pthread_cond_init(&a->finished, NULL);
@@ -122,4 +161,12 @@ void hf_readahead_end(hf_readahead *a) {
     pthread_cond_destroy(&a->fresh);
     pthread_mutex_destroy(&a->lock);
     free(a);
+}
+
+void hf_readahead_forked(hf_readahead *a) {
+    int fd = a->open_fd;
+    a->open_fd = -1;
+    if (fd >= 0) {
+        close(fd);
+    }
 }

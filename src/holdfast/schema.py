@@ -76,12 +76,13 @@ def check_chunk_rows(rows: Any) -> int:
 class Value(_Stored):
     """A value of fixed shape: the base of Array and Bytes.
 
-    default:    the value for a record without this feature: one for all elements, or as many as the shape has.
-                Without a default such a record is an error. Arrays are stored as lists of Python's numbers.
-    key:        the feature's name in the file, if it is not the column's.
-    codec:      compression in HDF5 parts: "none", "gzip", "lzf", "zstd" (with the package hdf5plugin), or with a level,
-                as ("gzip", 1). Only for writing: columns that differ in this are equal.
-    chunk_rows: rows per chunk in HDF5 parts, the same for all columns. Only for writing, too.
+    Args:
+        default: The value for a record without this feature: one for all elements, or as many as the shape has. Without
+            a default such a record is an error. Arrays are stored as lists of Python's numbers.
+        key: The feature's name in the file, if it is not the column's.
+        codec: Compression in HDF5 parts: "none", "gzip", "lzf", "zstd" (with the package hdf5plugin), or with a level,
+            as ("gzip", 1). Only for writing: columns that differ in this are equal.
+        chunk_rows: Rows per chunk in HDF5 parts, the same for all columns. Only for writing, too.
     """
 
     __slots__ = ("default", "key", "shape")
@@ -127,7 +128,7 @@ class Value(_Stored):
         return made
 
     def holds_same(self, other: Column) -> bool:
-        """Tells whether values of both have the same type and shape, whatever the key and the default are."""
+        """Returns whether values of both have the same type and shape, whatever the key and the default are."""
         return isinstance(other, Value) and self._parts()[:2] == other._parts()[:2]
 
     def _parts(self) -> tuple[Any, ...]:
@@ -186,13 +187,14 @@ class Bytes(Value):
 class Array(Value):
     """Numbers of one dtype: `Array("uint8", 224, 224, 3)`, `Array("uint8", (224, 224, 3))` or `Array("float64")`.
 
-    dtype: one of bool, int8 to int64, uint8 to uint64, float16, float32, float64: by its name, as a dtype of numpy,
-           torch or TensorFlow, or as Python's bool, int (int64) or float (float64). `column.dtype` is its name.
-
     Values have the machine's byte order, whatever order the file has. `Int64(…)` and `Float32(…)` are short for
     `Array("int64", …)` and `Array("float32", …)`, and equal to them.
 
     A file with another dtype is read as this one: an integer that does not fit is an error, a float is rounded.
+
+    Args:
+        dtype: One of bool, int8 to int64, uint8 to uint64, float16, float32, float64: by its name, as a dtype of numpy,
+            torch or TensorFlow, or as Python's bool, int (int64) or float (float64). `column.dtype` is its name.
     """
 
     __module__ = "holdfast"
@@ -368,7 +370,7 @@ class Ragged(_Stored):
         return self.inner.value if isinstance(self.inner, Ragged) else self.inner
 
     def holds_same(self, other: Column) -> bool:
-        """Tells whether the lists of both have values of the same type and shape, whatever the key is."""
+        """Returns whether the lists of both have values of the same type and shape, whatever the key is."""
         return isinstance(other, Ragged) and self.inner == other.inner
 
     def __eq__(self, other: object) -> bool:

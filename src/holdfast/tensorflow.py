@@ -39,17 +39,17 @@ class Passes:
 
     So `fit(epochs=3)` sees three orders. Looking at one batch and starting over counts as two; `set_epoch` is exact.
 
-    epoch: of the first pass. With `repeat(n)`, every n epochs from here on are a pass.
-    state: from `state_after`; the first pass resumes the pass that the state was saved in.
-    spec:  the element_spec of columns that functions return, where one batch does not show it: of any length, or
-           padded. Without it the functions run on the first batch with samples, or if there is none, on samples
-           that the filters, take(), skip() or the sharding leave out. Where the functions return tuples, the
-           complete spec.
-
     It has a cardinality where all passes have the same length: not after a resume in the middle of a pass, not for a
     mix, and not where samples, without batch(), may be filtered out or skipped.
 
     TensorFlow shards nothing: call `.shard("auto")` where several processes share the samples.
+
+    Args:
+        epoch: The epoch of the first pass. With `repeat(n)`, every n epochs from here on are a pass.
+        state: From `state_after`; the first pass resumes the pass that the state was saved in.
+        spec: The element_spec of columns that functions return, where one batch does not show it: of any length, or
+            padded. Without it the functions run on the first batch with samples, or if there is none, on samples that
+            the filters, take(), skip() or the sharding leave out. Where the functions return tuples, the complete spec.
     """
 
     def __init__(
@@ -352,10 +352,6 @@ _COMMIT_FIRST = "pass hooks=[hook, CheckpointSaverHook(…, listeners=[hook.list
 class LogHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     """Logs from `MonitoredTrainingSession(hooks=[LogHook("logs/exp1", {"loss": loss, "grad": grad})])` in every worker.
 
-    tensors      what to log, by column: tensors, or their names in the graph
-    every_steps  log at multiples of this global step, or at the first run after one
-    options      as hold.log takes them: rank=task_index where the launcher does not set it, schema, every_s, …
-
     The step of a row is the global step after the run that it was fetched in. Workers that train asynchronously share
     it: it counts the runs of all workers.
 
@@ -364,6 +360,11 @@ class LogHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     the two loses rows, and the next start warns of it. To commit them before the checkpoint, pass
     `hooks=[hook, CheckpointSaverHook(…, listeners=[hook.listener])]`, save_checkpoint_steps=None and
     save_checkpoint_secs=None.
+
+    Args:
+        tensors: What to log, by column: tensors, or their names in the graph.
+        every_steps: Log at multiples of this global step, or at the first run after one.
+        options: As hold.log takes them: rank=task_index where the launcher does not set it, schema, every, …
     """
 
     def __init__(
@@ -459,14 +460,15 @@ Every = Literal["epoch", "batch"]
 class LogCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
     """Logs from `model.fit(…, callbacks=[LogCallback("logs/exp1")])` in every worker.
 
-    every    "epoch": a row an epoch, with its number as the step; "batch": a row a batch, with the optimizer's
-             iteration count as the step, which a restored checkpoint restores too
-    arrays   called with the model; returns a dict of arrays to log with each row
-    options  as hold.log takes them: schema, every_s, replay, …
-
     A row holds the metrics that Keras reports at the end of an epoch or batch. Rows are committed by rows and seconds,
     at the end of every epoch and of fit(), and when the program exits. Put it before a callback that saves the model:
     then no row is missing after a restart. `log` is the open log. The rank is that of TF_CONFIG.
+
+    Args:
+        every: "epoch": a row an epoch, with its number as the step; "batch": a row a batch, with the optimizer's
+            iteration count as the step, which a restored checkpoint restores too.
+        arrays: Called with the model; returns a dict of arrays to log with each row.
+        options: As hold.log takes them: schema, every, replay, …
     """
 
     def __init__(

@@ -122,7 +122,7 @@ class FormatContract:
         _raises(SchemaError, lambda: self.write(path, {"label": Int64()}, {"label": ["not a number"]}))
         assert list(tmp_path.iterdir()) == []
 
-    def test_a_missing_file_is_said(self, tmp_path: Path) -> None:
+    def test_a_missing_file_is_reported(self, tmp_path: Path) -> None:
         error = _raises(InputError, lambda: list(self.read(tmp_path / "nothing", self.schema, 4)))
         assert "nothing" in str(error)
 
@@ -248,7 +248,7 @@ class ShardContract:
         with self.open(path) as shard:
             assert shard.bytes_of(0, 20) == sum(shard.bytes_of(i, i + 1) for i in range(20)) > 0
 
-    def test_a_missing_shard_is_said(self, tmp_path: Path) -> None:
+    def test_a_missing_shard_is_reported(self, tmp_path: Path) -> None:
         path, _ = self.make(tmp_path, 5)
         error = _raises(InputError, lambda: self.open(path.with_name("nothing" + path.suffix)))
         assert "nothing" in str(error)

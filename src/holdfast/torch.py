@@ -34,10 +34,12 @@ _iterators: weakref.WeakKeyDictionary[Any, weakref.WeakSet[LoaderIterator]] = we
 class DataLoader(torch.utils.data.DataLoader[_T_co]):
     """A drop-in for `torch.utils.data.DataLoader` that leaves no process, thread or descriptor behind.
 
-    `copy_batches=True` copies each batch out of the shared memory it came through, so that batches may be kept: left
-    there, each tensor costs a descriptor as long as it lives. `False` saves the copy, for batches that are not kept.
-
     A dataset that has batches, `ds.batch(64).torch()`, is not batched again: `batch_size` defaults to None for it.
+
+    Args:
+        copy_batches: Copy each batch out of the shared memory it came through, so that batches may be kept: left there,
+            each tensor costs a descriptor as long as it lives. False saves the copy, for batches that are not kept.
+            All other arguments are those of torch.
     """
 
     def __init__(self, dataset: Dataset[_T_co], *args: Any, copy_batches: bool = True, **kwargs: Any) -> None:

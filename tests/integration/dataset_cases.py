@@ -7,11 +7,14 @@ import os
 import pickle
 import signal
 import sys
+import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import simplejpeg
 import torch
 import torch.distributed as distributed
 import torch.utils.data
@@ -80,6 +83,20 @@ def loaded(ask: dict[str, Any]) -> Any:
             if "double" in batch:
                 whole &= batch["double"][at].tolist() == [number * 6, number * 6 + 2, number * 6 + 4]
     return {"ids": found, "whole": bool(whole)}
+
+
+def decoded(ask: dict[str, Any]) -> Any:
+    """Images by their ids, with random crops: read alone, and by each loader with workers."""
+    with tempfile.TemporaryDirectory() as folder:
+        with hold.TFRecordWriter(f"{folder}/x.tfrecord", {"image": hold.Bytes(), "id": hold.Int64()}) as writer:
+            for number in range(20):
+                pixels = np.random.default_rng(number).integers(0, 256, (30, 40, 3), np.uint8)
+                writer.append(image=simplejpeg.encode_jpeg(pixels), id=number)
+        images = hold.read(folder).shuffle(seed=7).decode("image", size=8, crop="random", dtype="float32").batch(4)
+        return [
+            [[int(i), zlib.crc32(one.numpy())] for b in batches for i, one in zip(b["id"], b["image"], strict=True)]
+            for batches in (images.torch(), *(loader(ask | {"loader": name}, images.torch()) for name in LOADERS))
+        ]
 
 
 def epochs(ask: dict[str, Any]) -> Any:
@@ -387,6 +404,7 @@ CASES: dict[str, Callable[[dict[str, Any]], Any]] = {
     one.__name__: one
     for one in (
         alone,
+        decoded,
         dropped,
         dtypes,
         epochs,

@@ -585,8 +585,9 @@ def killed_while_starting(by_handler: bool) -> dict[str, Any]:
     """A worker dies before there is an iterator: while the first batches are asked for, or a moment before."""
 
     def kill() -> None:
-        os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
-        time.sleep(0.3)
+        pid = multiprocessing.active_children()[0].pid or 0
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # it is left for the loader to reap
 
     class Deadly:
         def __iter__(self) -> Iterator[int]:

@@ -43,9 +43,9 @@ def wait_for(what: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def at_rest(counts: list[int], there: int, most: int) -> bool:
+def at_rest(counts: list[int], there: int, maximum: int) -> bool:
     """A tensor that is being handed over is in two places, or in none: the sum alone may be right by chance."""
-    return sum(counts) == there and max(counts[1:]) <= most
+    return sum(counts) == there and max(counts[1:]) <= maximum
 
 
 def main(workers: int, prefetch: int, sharing: str) -> dict[str, Any]:

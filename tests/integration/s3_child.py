@@ -11,9 +11,9 @@ from holdfast.data.loader.sources.download_cache import DownloadCache
 from holdfast.errors import HoldfastError
 
 
-def read(folder: str, most_bytes: int, what: list[str]) -> dict[str, object]:
+def read(folder: str, max_bytes: int, what: list[str]) -> dict[str, object]:
     try:
-        catalog = Catalog(find_sources(what), cache=DownloadCache(folder, most_bytes))
+        catalog = Catalog(find_sources(what), cache=DownloadCache(folder, max_bytes))
         found: list[int] = []
         with catalog.pool(4) as pool:
             for number in range(len(catalog)):
@@ -25,5 +25,5 @@ def read(folder: str, most_bytes: int, what: list[str]) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    folder, most_bytes, each = sys.argv[1:]
-    print(json.dumps([read(folder, int(most_bytes), what) for what in json.loads(each)]))
+    folder, max_bytes, each = sys.argv[1:]
+    print(json.dumps([read(folder, int(max_bytes), what) for what in json.loads(each)]))

@@ -57,9 +57,9 @@ class Store:
                 assert answer.status == 200, answer.read()
                 answer.read()
 
-    def read(self, cache: Path, *each: list[str], most_bytes: int = 10**9) -> list[dict[str, Any]]:
+    def read(self, cache: Path, *each: list[str], max_bytes: int = 10**9) -> list[dict[str, Any]]:
         """What one program finds that is given each of these in turn."""
-        found: list[dict[str, Any]] = json.loads(self.run(HERE / "s3_child.py", cache, most_bytes, json.dumps(each)))
+        found: list[dict[str, Any]] = json.loads(self.run(HERE / "s3_child.py", cache, max_bytes, json.dumps(each)))
         return found
 
 

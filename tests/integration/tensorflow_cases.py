@@ -328,8 +328,8 @@ def padded_and_filtered(ask: dict[str, Any]) -> Any:
     """How many rows batches have of which the filter takes three samples, and none."""
     ds = hold.read(ask["folder"], SCHEMA).take(12)
     found = []
-    for most in (3, 0):
-        made = ds.filter(lambda sample, most=most: int(sample["id"]) < most).map(dict).batch(4, collate="pad").tf()
+    for end in (3, 0):
+        made = ds.filter(lambda sample, end=end: int(sample["id"]) < end).map(dict).batch(4, collate="pad").tf()
         found.append([int(batch["tags"].shape[0]) for batch in made])
     return found
 

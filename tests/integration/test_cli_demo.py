@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from cli_process import document, on_terminal, refused, without_styles
 
-STEPS = ["make", "damage", "verify", "salvage", "read", "train", "look"]
+STEPS = ["make", "damage", "verify", "salvage", "read", "train", "diagnose"]
 
 
 @pytest.mark.formats
-def test_json_tells_of_every_step(tmp_path: Path) -> None:
+def test_json_reports_every_step(tmp_path: Path) -> None:
     said = document("demo", "--keep", tmp_path / "kept")
     assert said["ok"] is True
     assert [step["name"] for step in said["steps"]] == STEPS

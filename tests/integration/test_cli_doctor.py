@@ -46,7 +46,7 @@ def test_a_healthy_process_is_ok() -> None:
     assert "✓ OK" in done.stdout.splitlines()[0]
 
 
-def test_one_look_proves_a_leak_of_dead_pipes() -> None:
+def test_one_snapshot_proves_a_leak_of_dead_pipes() -> None:
     with leaker() as leaking:
         leaking.leak(300)
         found = document("doctor", str(leaking.pid), code=11)
@@ -148,7 +148,7 @@ def test_ctrl_c_during_the_watch_shows_the_verdict_so_far() -> None:
     assert "interrupted" not in shown
 
 
-def test_workers_are_found_by_name_and_all_looked_at() -> None:
+def test_workers_are_found_by_name_and_all_inspected() -> None:
     name = f"trainer-{uuid.uuid4().hex}"
     with leaker(name) as healthy, leaker(name) as leaking:
         leaking.leak(300)
@@ -160,7 +160,7 @@ def test_workers_are_found_by_name_and_all_looked_at() -> None:
     assert f"{name} {leaking.pid}  " in done.stdout
 
 
-def test_the_worst_of_the_tree_is_told_of() -> None:
+def test_the_worst_of_the_tree_is_reported() -> None:
     """This process is the parent of the one that leaks."""
     with leaker() as leaking:
         leaking.leak(300)
@@ -253,7 +253,7 @@ def test_a_page_in_a_pipe_is_as_wide_as_columns_says(columns: int) -> None:
             assert columns * 0.6 < max(map(len, lines)) <= columns, command
 
 
-def test_quiet_tells_by_its_exit_code_alone() -> None:
+def test_quiet_reports_by_its_exit_code_alone() -> None:
     with leaker() as leaking:
         leaking.leak(300)
         done = holdfast("doctor", leaking.pid, "-q")

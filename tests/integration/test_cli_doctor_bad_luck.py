@@ -190,7 +190,7 @@ def test_a_reader_that_goes_away_changes_nothing(more: list[str]) -> None:
     assert (done.returncode, done.stderr) == (11, b"")
 
 
-def test_a_full_disk_is_said() -> None:
+def test_a_full_disk_is_reported() -> None:
     with Path("/dev/full").open("wb") as full:
         command = [*COMMAND, "doctor", str(os.getpid()), "--no-tree"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=environment(), timeout=120)

@@ -419,7 +419,7 @@ def test_a_bar_appears_on_a_terminal_and_goes_again(long_work: Path) -> None:
     assert shown.endswith("\x1b[2K1 file, 200 records, 210 MB: all intact\n")  # the bar's line was cleared
 
 
-def test_no_bar_when_quiet_or_when_nobody_looks(long_work: Path) -> None:
+def test_no_bar_when_quiet_or_when_nobody_watches(long_work: Path) -> None:
     assert on_terminal("verify", "-q", long_work, HOLDFAST_NATIVE="0") == ("", 0)
     done = holdfast("verify", long_work, HOLDFAST_NATIVE="0")
     assert (done.stdout, done.stderr) == ("1 file, 200 records, 210 MB: all intact\n", "")

@@ -110,7 +110,7 @@ def test_text_of_a_damaged_file_fits_80_columns(file: Path) -> None:
     assert lines[-1] == "1 of 1 file corrupt"
 
 
-def test_plain_data_are_said_to_be_unchecked(tmp_path: Path) -> None:
+def test_plain_data_are_reported_to_be_unchecked(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as made:
         made["x"] = np.arange(100)
     done = holdfast("verify", tmp_path / "a.h5")

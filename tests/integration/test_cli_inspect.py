@@ -89,7 +89,7 @@ def test_on_80_columns_every_line_fits(file: Path) -> None:
 
 
 @pytest.mark.parametrize(("suffix", "kind"), [(".gz", "gzip"), (".zlib", "zlib")])
-def test_packed_files_are_told_by_their_content(tmp_path: Path, suffix: str, kind: str) -> None:
+def test_packed_files_are_reported_by_their_content(tmp_path: Path, suffix: str, kind: str) -> None:
     write_shard(tmp_path / f"x.tfrecord{suffix}", 5)
     os.rename(tmp_path / f"x.tfrecord{suffix}", tmp_path / "x.tfrecord")
     [said] = document("inspect", tmp_path)["files"]

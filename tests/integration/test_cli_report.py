@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -165,34 +164,3 @@ def test_the_page_in_a_pipe_has_no_color_and_a_row_a_line(drift: Path) -> None:
         assert re.search(
             r"^    program.py:\d+ closes descriptor \d+ a second time: .* Close it in one place\.$", done.stdout, re.M
         )
-
-
-def test_growth_fails_a_build(drift: Path) -> None:
-    assert holdfast("report", drift / "clean.hft", "--fail-on-growth", "10").returncode == 0
-    done = holdfast("report", drift / "leaking.hft", "--fail-on-growth", "10", "-q")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "program.py:5 in leak grows by" in done.stderr
-
-
-def test_a_diff_of_two_runs(drift: Path) -> None:
-    done = holdfast("report", "--diff", "clean.hft", "leaking.hft", cwd=drift)
-    assert done.stdout.startswith("▲ Sites of leaking.hft: 1 new.")
-    assert "os.close(os.open" not in done.stdout
-    facts = document("report", "--diff", "clean.hft", "leaking.hft", cwd=drift)
-    moved = [one for one in facts["sites"] if one["function"] == "work"]
-    assert [(one["change"], one["live_before"], one["live_after"]) for one in moved] == [("same", 0, 0)]
-
-
-def test_folded_stacks_of_a_run(drift: Path) -> None:
-    done = holdfast("report", drift / "leaking.hft", "--collapsed")
-    assert re.fullmatch(r"<module> \(\S+:\d+\);work \(\S+:\d+\);leak \(\S+:\d+\) 60\n", done.stdout)
-
-
-def test_what_cannot_be_read(drift: Path) -> None:
-    data = (drift / "clean.hft").read_bytes()
-    (drift / "flipped.hft").write_bytes(data[:200] + bytes([data[200] ^ 4]) + data[201:])
-    for name, code in (("flipped.hft", 1), ("program.py", 1), ("missing.hft", 3), (".", 3)):
-        done = holdfast("report", drift / name, "--json")
-        assert done.returncode == code
-        assert len(done.stderr.splitlines()) == 1
-        assert list(json.loads(done.stdout)) == ["error"]

@@ -12,7 +12,6 @@ from cli_process import document, holdfast, refused
 from leaking_process import leaker
 
 from holdfast.process.watch.collector import Selection, WatchCollector
-from holdfast.process.watch.report_page import write_report
 from holdfast.process.watch.store import Store
 
 
@@ -63,8 +62,6 @@ def test_html_is_one_file(database: Path, tmp_path: Path) -> None:
     page = (tmp_path / "watch.html").read_text()
     assert "static/" not in page.split("<script type=")[0]
     assert '"verdict":"EXHAUSTED"' in page
-    write_report(database, tmp_path / "again.html")
-    assert (tmp_path / "again.html").read_text() == page
 
 
 def test_wrong_use_is_refused(database: Path, tmp_path: Path) -> None:

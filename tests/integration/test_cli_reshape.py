@@ -132,7 +132,7 @@ def test_merge_takes_and_makes_packed_files(shards: list[Path], tmp_path: Path) 
     assert [file["records"] for file in said["files"]] == [60, 80]
 
 
-def test_merge_replaces_only_when_told_to(shards: list[Path], tmp_path: Path) -> None:
+def test_merge_replaces_only_when_asked_to(shards: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "all.tfrecord"
     out.write_text("precious")
     assert refused("merge", *shards, "-o", out, code=3).endswith("allow it to be replaced, with --force")
@@ -172,7 +172,7 @@ def test_index_beside_the_files(shards: list[Path]) -> None:
     said = document("index", shards[0].parent)
     assert said == {
         "files": [
-            {"path": str(path), "index": str(path.with_name(f".{path.name}.index")), "records": 20, "problem": None}
+            {"path": str(path), "index": str(path.with_name(".holdfast.index")), "records": 20, "problem": None}
             for path in shards
         ]
     }
@@ -183,8 +183,8 @@ def test_index_beside_the_files(shards: list[Path]) -> None:
 def test_index_in_the_cache(shards: list[Path], tmp_path: Path) -> None:
     done = holdfast("index", "--cache", *shards, XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert done.returncode == 0
-    assert f"the index is in {tmp_path / 'cache' / 'holdfast' / 'index'}\n" in done.stdout
-    assert len(list((tmp_path / "cache" / "holdfast" / "index").iterdir())) == 3
+    assert f"the index is {tmp_path / 'cache' / 'holdfast' / 'index'}/" in done.stdout
+    assert len(list((tmp_path / "cache" / "holdfast" / "index").iterdir())) == 1
     assert len(list(shards[0].parent.iterdir())) == 3
 
 
@@ -193,7 +193,9 @@ def test_index_finishes_all_files_before_it_fails(shards: list[Path], tmp_path: 
     write_shard(tmp_path / "in" / "packed.tfrecord.gz", 3)
     done = holdfast("index", shards[0].parent, "nix")
     assert done.returncode == 1
-    assert done.stdout.endswith("indexed 40 records of 2 of 5 files\nthe index is beside each file, as .NAME.index\n")
+    assert done.stdout.endswith(
+        f"indexed 40 records of 2 of 5 files\nthe index is {shards[0].parent}/.holdfast.index\n"
+    )
     said = {Path(file["path"]).name: file for file in document("index", shards[0].parent, "nix", code=1)["files"]}
     assert said["part-0.tfrecord"]["problem"].endswith("bad length CRC")
     assert "cannot be read by record number" in said["packed.tfrecord.gz"]["problem"]

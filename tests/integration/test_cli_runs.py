@@ -87,7 +87,7 @@ with hold.write(sys.argv[1]).part("dead") as part:
 """
 
 
-def test_the_dead_and_the_living_are_told_of_and_nothing_is_touched(run: DatasetWriter) -> None:
+def test_the_dead_and_the_living_are_reported_and_nothing_is_touched(run: DatasetWriter) -> None:
     subprocess.run([sys.executable, "-c", DIES, str(run.folder)], check=False, env=environment())
     with run.part("alive") as part:
         part.append(label=1, emb=[0.0] * 8)

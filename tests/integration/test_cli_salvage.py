@@ -83,7 +83,7 @@ def test_where_nothing_can_be_kept_nothing_is_written(tmp_path: Path) -> None:
     assert list(everything_in(tmp_path)) == ["bad.tfrecord"]
 
 
-def test_it_replaces_a_file_only_when_told_to(file: Path, tmp_path: Path) -> None:
+def test_it_replaces_a_file_only_when_asked_to(file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.tfrecord"
     out.write_text("precious")
     said = refused("salvage", file, out, code=3)

@@ -56,7 +56,7 @@ def out(tmp_path: Path) -> DatasetWriter:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_serves_until_it_is_told_to_stop(out: DatasetWriter, number: int) -> None:
+def test_it_serves_until_it_is_reported_to_stop(out: DatasetWriter, number: int) -> None:
     with serving(out.folder) as process:
         address = first_line(process)
         assert address == f"unix:{out.folder}/journal/serve.sock"
@@ -139,7 +139,7 @@ def test_another_takes_over(out: DatasetWriter) -> None:
         (["run", "--codec", "zip"], 2, "'zip' is not one of"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(
+def test_what_cannot_be_done_is_reported_in_one_line(
     out: DatasetWriter, tmp_path: Path, arguments: list[str], code: int, said: str
 ) -> None:
     (out.folder / "noise").write_bytes(b"\xff\xfe")

@@ -144,7 +144,7 @@ def test_killed_watch_loses_nothing_and_goes_on(tmp_path: Path) -> None:
             assert watch.stop(signal.SIGTERM) == 0
 
 
-def test_damaged_database_is_moved_aside_and_said_in_one_line(tmp_path: Path) -> None:
+def test_damaged_database_is_moved_aside_and_reported_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "watch.db"
     path.write_text("garbage")
     with leaker() as victim:
@@ -157,7 +157,7 @@ def test_damaged_database_is_moved_aside_and_said_in_one_line(tmp_path: Path) ->
     assert load_state(path)["targets"]
 
 
-def test_full_disk_is_said_and_the_page_goes_on(tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_the_page_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "watch.db"
     with leaker() as victim, running(victim.pid, "--db", path, "--every", "0.1", "--http", ":0") as watch:
         url = watch.url()

@@ -205,7 +205,7 @@ def test_a_number_too_high_for_select() -> None:
     assert run(SELECT, limit=2048) == ["select", "The highest descriptor in use is 1,030: too high for select()."]
 
 
-def test_another_process_is_looked_at() -> None:
+def test_another_process_is_inspected() -> None:
     with python(
         "import os, sys\nkept = [os.pipe() for _ in range(20)]\nprint('ready', flush=True)\nsys.stdin.read()"
     ) as child:

@@ -159,7 +159,7 @@ def test_a_process_and_a_file(tmp_path: Path) -> None:
     assert f"Process {os.getpid()} (" in done.stdout
 
 
-def test_quiet_tells_by_its_exit_code() -> None:
+def test_quiet_reports_by_its_exit_code() -> None:
     done = holdfast("explain", "-q", EMFILE)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

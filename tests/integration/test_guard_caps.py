@@ -64,7 +64,7 @@ def test_the_hard_cap_ends_at_once_with_all_that_is_needed_to_find_the_leak() ->
     assert lines[2] == "stacks of all threads:"
     assert " in work_in_the_job" in done.log
     table = next(line for line in lines if re.match(r"\d+ descriptors: pipe \d+", line))
-    assert int(table.split()[0]) >= 111  # the sample may have counted a write end that is closed by now
+    assert int(table.split()[0]) > 100  # the sample may have counted write ends that are closed by now
     assert any(re.match(r"\d+ read ends without a writer, ", line) for line in lines)
     owners = [line for line in lines if line.startswith("held by ")]
     assert "__main__ module variable 'holder'" in owners[0]
@@ -349,14 +349,14 @@ sys.exit(guard.exit_code)
 
 def test_max_jobs_counts_failed_ones_too() -> None:
     done = run_guarded(JOBS, "dict(max_jobs=7, jitter=0)")
-    assert (done.code, done.out) == (75, ["7 it has done 7 jobs (max_jobs)"])
-    assert done.logged[-1] == "ended after 5 jobs, 2 failures; it has done 7 jobs (max_jobs)"
+    assert (done.code, done.out) == (75, ["7 7 jobs done (max_jobs)"])
+    assert done.logged[-1] == "ended after 5 jobs, 2 failures; 7 jobs done (max_jobs)"
 
 
 def test_a_bound_that_jitter_shortened_is_named() -> None:
     done = run_guarded(JOBS, "dict(max_jobs=1000, jitter=0.9)")
     assert done.code == 75
-    assert done.out[0].endswith(" jobs (max_jobs=1,000 less jitter)"), done.out
+    assert done.out[0].endswith(" jobs done (max_jobs=1,000 less jitter)"), done.out
 
 
 def test_jitter_only_shortens_and_differs_between_forked_workers() -> None:

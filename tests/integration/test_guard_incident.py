@@ -18,7 +18,7 @@ from supervised import Supervised, pids_in, runs, until
 
 LIMIT = 512
 SOFT = 448  # the Guard holds 64 in reserve
-RESTARTS = 10
+RESTARTS = 6
 TIMEOUT_S = 2.0
 
 # Takes jobs from a ledger in SQLite, and leaks a pipe with each. `deliveries` counts how often a job was handed out,
@@ -246,7 +246,7 @@ sys.exit(guard.exit_code)
         ("stopped", r"it is stopped by a signal \(SIGCONT resumes it\)"),
     ],
 )
-def test_what_is_wrong_is_told_by_name(tmp_path: Path, how: str, said: str) -> None:
+def test_what_is_wrong_is_reported_by_name(tmp_path: Path, how: str, said: str) -> None:
     limits = ("--progress-timeout", "1s", "--frozen-timeout", "1s", "--stop-timeout", "0.2s", "--backoff", "0.1s")
     command = ["--", sys.executable, "-c", STUCK, how]
     with Supervised(tmp_path, *limits, *command) as log:

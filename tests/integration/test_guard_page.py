@@ -184,7 +184,7 @@ sys.exit(guard.exit_code)
         assert child.end().code == 75
 
 
-def test_an_asyncio_loop_with_its_own_handler_is_told_too() -> None:
+def test_an_asyncio_loop_with_its_own_handler_is_reported_too() -> None:
     with guarded("""
 import asyncio
 async def main():

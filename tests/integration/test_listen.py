@@ -92,7 +92,7 @@ def _line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline()
 
 
-def _say(path: Path, data: bytes) -> bytes:
+def _send(path: Path, data: bytes) -> bytes:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(TIMEOUT_S)
         connection.connect(str(path))
@@ -161,10 +161,10 @@ def test_a_process_that_does_not_listen() -> None:
 def test_strange_requests_do_no_harm() -> None:
     with worker() as (process, path):
         for text in (b"", b"{", b"\xff\xfe", b"[1, 2]", b'{"ask": "me"}', b"[" * 50_000, b'{"ask": []}'):
-            reply = _say(path, _frame(text))
+            reply = _send(path, _frame(text))
             assert "error" in _head(reply), text
         for data in (b"", b"\n", _frame(b'{"ask": "hello"}')[:-1]):
-            assert "end" in _head(_say(path, data))["error"], data
+            assert "end" in _head(_send(path, data))["error"], data
         for request in (
             {"fds": "7"},
             {"fds": ["7"]},
@@ -174,9 +174,9 @@ def test_strange_requests_do_no_harm() -> None:
             {"within_s": 1e9},
             {"within_s": float("nan")},
         ):
-            reply = _say(path, pack_message({"ask": "owners", **request}))
+            reply = _send(path, pack_message({"ask": "owners", **request}))
             assert "expected" in _head(reply)["error"], request
-        reply = _say(path, _frame(b" " * (MAX_REQUEST_BYTES + 10)))
+        reply = _send(path, _frame(b" " * (MAX_REQUEST_BYTES + 10)))
         assert reply == b"" or b"at most" in reply
         with socket.socket(socket.AF_UNIX) as rude:  # gone before the answer
             rude.connect(str(path))
@@ -198,7 +198,7 @@ def test_a_slow_one_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_user_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     with listen() as listener:
         monkeypatch.setattr(listening, "peer_uid", lambda connection: os.getuid() + 1)
-        assert _say(listener.path, b"") == b""
+        assert _send(listener.path, b"") == b""
         monkeypatch.undo()
 
 

@@ -89,7 +89,7 @@ print(list(pool.run([Task(1)])))
 
 
 @pytest.mark.parametrize("context", ["forkserver", "spawn"])
-def test_a_script_without_a_guard_is_told_so(tmp_path: Path, context: str) -> None:
+def test_a_script_without_a_guard_is_reported_so(tmp_path: Path, context: str) -> None:
     result = run_script(tmp_path, NO_GUARD.format(context=context))
     assert result.returncode == 1
     assert "WorkerError" in result.stderr
@@ -143,7 +143,7 @@ def test_work_that_was_typed_in_is_refused() -> None:
     assert "TypeError: expected work that another process can import, got work from an interactive" in result.stderr
 
 
-def test_work_whose_module_cannot_be_loaded_is_told(tmp_path: Path) -> None:
+def test_work_whose_module_cannot_be_loaded_is_reported(tmp_path: Path) -> None:
     (tmp_path / "elsewhere.py").write_text(
         "import os\nif os.environ.get('IN_WORKER'):\n    raise ImportError('no such library')\n"
         "def work(data, tell):\n    return data\n"

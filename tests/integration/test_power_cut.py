@@ -145,7 +145,7 @@ def check_centrally(top: Path, acks: tuple[str, ...]) -> None:
 
 
 def write_log(top: Path, ack: Ack) -> None:
-    with warnings.catch_warnings(), hold.log(top, rank=0, name="run", every_s=1e6) as log:
+    with warnings.catch_warnings(), hold.log(top, rank=0, name="run", every=1e6) as log:
         warnings.simplefilter("ignore")  # all rows are in the log already
         for step in range(6):
             log(step, loss=0.5 * step)

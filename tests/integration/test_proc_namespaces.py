@@ -73,7 +73,7 @@ def look(*before: str, pid: int = 0, uid: int = 0) -> dict[str, Any]:
 
 
 def ends_of(look: dict[str, Any]) -> dict[int, tuple[str, list[int]]]:
-    return {one["fd"]: (one["fate"], one["peers"]) for one in look["descriptors"] if "fate" in one}
+    return {one["fd"]: (one["peer_state"], one["peers"]) for one in look["descriptors"] if "peer_state" in one}
 
 
 def child_of(pid: int) -> int:

@@ -23,7 +23,7 @@ RANKS = (1, 2, 4)
 WAYS: list[tuple[int, Any, Any]] = [
     (0, "inline", "forkserver"),
     *((workers, "threads", "forkserver") for workers in (1, 2, 4)),
-    *((workers, "processes", start) for workers in (1, 2, 4) for start in ("forkserver", "spawn")),
+    *((workers, "processes", start) for workers, start in ((1, "forkserver"), (4, "forkserver"), (2, "spawn"))),
 ]
 
 
@@ -142,8 +142,8 @@ if __name__ == "__main__":
 """
 
 
-def test_two_thousand_shards_under_ulimit_n_64(tmp_path: Path) -> None:
-    made = make(tmp_path, [1] * 2000)
+def test_six_hundred_shards_under_ulimit_n_64(tmp_path: Path) -> None:
+    made = make(tmp_path, [1] * 600)
     done = subprocess.run(
         ["sh", "-c", 'ulimit -n 64 && exec "$@"', "sh", sys.executable, "-c", FEW, str(made)],
         cwd=Path(__file__).parent,

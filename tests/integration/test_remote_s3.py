@@ -46,8 +46,8 @@ def test_globs_folders_braces_and_lists(store: Store, tmp_path: Path) -> None:
 def test_more_than_the_cache_holds(store: Store, tmp_path: Path) -> None:
     names = write_shards(tmp_path, 4, "tfrecord.gz")
     store.put(tmp_path, *(f"packed/{name}" for name in names))
-    most = max((tmp_path / name).stat().st_size for name in names)
-    (found,) = store.read(tmp_path / "cache", ["s3://bucket/packed"], most_bytes=most)
+    maximum = max((tmp_path / name).stat().st_size for name in names)
+    (found,) = store.read(tmp_path / "cache", ["s3://bucket/packed"], max_bytes=maximum)
     assert found["found"] == list(range(4 * SAMPLES))
     assert len(list((tmp_path / "cache").iterdir())) == 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -48,7 +49,7 @@ def guard_program(body: str, timeout: str = "10min", drain: str = "15min") -> st
 def replaced(supervised: Supervised, folder: Path, reason: str) -> dict[str, Any]:
     """Waits until the first worker was ended for a reason, and the second one has started."""
     ended = supervised.wait_for("ended", reason=reason)
-    until(lambda: len(pids_in(folder / "pids")) == 2)
+    until(lambda: len(pids_in(folder / "pids")) >= 2)
     assert {line["reason"] for line in supervised.seen if line["kind"] == "ended"} == {reason}
     return ended
 
@@ -81,7 +82,7 @@ def test_an_outage_is_waited_for_and_never_given_up(tmp_path: Path) -> None:
             while not guard.draining:
                 guard.fail("503: the API is down")
                 time.sleep(0.005)
-            time.sleep(1)
+            time.sleep(2)
         pollers = [threading.Thread(target=poll) for _ in range(8)]
         for one in pollers: one.start()
         for one in pollers: one.join()
@@ -91,7 +92,7 @@ def test_an_outage_is_waited_for_and_never_given_up(tmp_path: Path) -> None:
         until(lambda: len(pids_in(tmp_path / "pids")) == TRIES)
         supervised.wait_for("start", str(pids_in(tmp_path / "pids")[-1]))
         ends = [line for line in supervised.seen if line["kind"] == "ended"]
-        assert {line["reason"] for line in ends} == {"failing"}
+        assert {line["reason"] for line in ends} == {"failing"}, ends
         assert all("exit code 75 (it is failing: it runs, but" in line["text"] for line in ends)
         for times in (2, 3):
             assert f"keeps trying: nothing succeeded in {times} workers in a row" in ends[times - 1]["text"]
@@ -368,7 +369,7 @@ time.sleep(600)
     options = ("--progress-file", "beat-{worker}", "--progress-timeout", "2s", *QUICK)
     with Supervised(tmp_path, *options, *python(program)) as supervised:
         ended = replaced(supervised, tmp_path, "progress")
-        assert "it makes no progress: beat-1 did not change for 2 s" in ended["text"]
+        assert re.search(r"it makes no progress: beat-1 did not change for \d+ s", ended["text"])
 
 
 def test_a_progress_file_that_never_appears(tmp_path: Path) -> None:
@@ -412,6 +413,8 @@ def test_a_page_must_answer_with_success(tmp_path: Path, page: dict[str, Any]) -
         until(lambda: page["count"] >= 15)  # for longer than the timeout
         assert "ended" not in supervised.kinds()
         page["status"] = 503
+        supervised.wait_for("ended")
+        page["status"] = 200  # for the second worker, which may need longer to start than the timeout
         ended = replaced(supervised, tmp_path, "progress")
         assert "/health?worker=1 answered with status 503" in ended["text"]
     assert page["paths"] == {"/health?worker=1"}
@@ -465,7 +468,7 @@ def systemd(tmp_path: Path) -> Iterator[SystemdSocket]:
     made.close()
 
 
-def test_systemd_is_told(tmp_path: Path, systemd: SystemdSocket) -> None:
+def test_systemd_is_reported(tmp_path: Path, systemd: SystemdSocket) -> None:
     program = "import os, time; open('environment', 'w').write(' '.join(os.environ)); time.sleep(600)"
     env = {"NOTIFY_SOCKET": str(systemd.path), "WATCHDOG_USEC": "400000"}
     with Supervised(tmp_path, "-n", 2, *python(program), **env) as supervised:

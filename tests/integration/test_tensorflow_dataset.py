@@ -155,7 +155,7 @@ def test_lists_that_a_function_made(play: Player) -> None:
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_what_functions_make_is_looked_at(play: Player, drop_last: bool) -> None:
+def test_what_functions_make_is_inspected(play: Player, drop_last: bool) -> None:
     told = play("mapped", drop_last=drop_last)
     rows = 16 if drop_last else None
     assert told["spec"] == {

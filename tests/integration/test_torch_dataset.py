@@ -66,6 +66,12 @@ def test_functions_run_in_workers(play: Player, order: list[int], where: str) ->
     assert play("loaded", num_workers=2, where=where, start="fork") == {"ids": order, "whole": True}
 
 
+def test_images_are_cropped_alike_in_every_loader(play: Player) -> None:
+    alone, *loaded = play("decoded", num_workers=2, start="fork")
+    assert sorted(number for number, _ in alone) == list(range(20))
+    assert loaded == [alone, alone]
+
+
 def test_the_same_in_our_loader(play: Player, order: list[int]) -> None:
     for workers in (0, 2):
         assert play("loaded", loader="holdfast", num_workers=workers, start="fork") == {"ids": order, "whole": True}

@@ -170,7 +170,7 @@ def check_ranges(page: Page) -> None:
 X_RANGE = "document.getElementById('time-chart').chart.x.range"
 
 
-def test_what_is_missing_is_said_and_what_to_do(browser: Browser, server: StateServer) -> None:
+def test_what_is_missing_is_reported_and_what_to_do(browser: Browser, server: StateServer) -> None:
     with looking_at(browser, server, samples.nothing()) as page:
         assert page.texts("#headline .verdict") == ["WAITING"]
         assert page.texts("#headline .empty")[0].startswith("The watcher shows a process here as soon as")
@@ -200,7 +200,7 @@ def test_what_is_missing_is_said_and_what_to_do(browser: Browser, server: StateS
 # ---- a new document
 
 
-def test_a_leak_turns_the_page_red_while_it_is_looked_at(browser: Browser, tmp_path: Path) -> None:
+def test_a_leak_turns_the_page_red_while_it_is_inspected(browser: Browser, tmp_path: Path) -> None:
     with ExitStack() as stack:
         victim = stack.enter_context(leaker())
         store = Store(tmp_path / "watch.db", 0.2)

@@ -64,13 +64,13 @@ def test_written_read_and_brought_here(server: str, tmp_path: Path) -> None:
 def test_of_several_attempts_at_once_one_wins(server: str, tmp_path: Path) -> None:
     url = f"{server}/race/run.hold"
     running = [start(tmp_path, ("put", [url, 0], {})) for _ in range(3)]
-    fates = []
+    outcomes = []
     for one in running:
         with one:
             said, wrong = one.communicate(timeout=BOUND_S)
         lost = "was committed meanwhile by attempt" in wrong
-        fates.append(json.loads(said)[0] if not one.returncode else "lost" if lost else wrong)
-    assert fates.count("committed") == 1, fates
-    assert set(fates) <= {"committed", "lost", "done before"}
+        outcomes.append(json.loads(said)[0] if not one.returncode else "lost" if lost else wrong)
+    assert outcomes.count("committed") == 1, outcomes
+    assert set(outcomes) <= {"committed", "lost", "done before"}
     [found] = ran(tmp_path, ("check", [url, str(tmp_path / "cache")], {}))
     assert (found["tasks"], found["rows"], found["data"], found["ok"]) == (["task0"], ROWS, 1, True)

@@ -30,10 +30,10 @@ def ran(*arguments: str | Path, before: tuple[str, ...] = ()) -> Any:
 def test_killed_at_every_failpoint(tmp_path: Path) -> None:
     found = ran("everywhere", tmp_path)
     assert len(found) == 22
-    for name, fate in found.items():
+    for name, outcome in found.items():
         committed = name.split()[1] in ("claimed", "committed", "parts-synced", "cleaned")
         visible = committed and not name.endswith("claimed")
-        assert fate == {
+        assert outcome == {
             "code": -9,
             "seen": [1] if visible else [],
             "done": committed,

@@ -77,18 +77,18 @@ def test_of_several_attempts_at_once_one_wins(store: Store, tmp_path: Path) -> N
         )
         for _ in range(3)
     ]
-    fates = []
+    outcomes = []
     try:
         for one in running:
             said, wrong = one.communicate(timeout=BOUND_S)
             lost = b"was committed meanwhile by attempt" in wrong
-            fates.append(json.loads(said)[0] if not one.returncode else "lost" if lost else wrong.decode())
+            outcomes.append(json.loads(said)[0] if not one.returncode else "lost" if lost else wrong.decode())
     finally:
         for one in running:
             one.kill()
             one.wait()
-    assert fates.count("committed") == 1, fates
-    assert set(fates) <= {"committed", "lost", "done before"}
+    assert outcomes.count("committed") == 1, outcomes
+    assert set(outcomes) <= {"committed", "lost", "done before"}
     [found] = ran(store, ("check", [url, str(tmp_path / "cache")], {}))
     assert (found["tasks"], found["rows"], found["data"], found["ok"]) == (["task0"], ROWS, 1, True)
 

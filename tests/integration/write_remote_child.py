@@ -92,7 +92,7 @@ def refused(url: str, **storage: Any) -> str:
 def sweep(url: str) -> list[int]:
     out = write(url)
     assert isinstance(out, RemoteDatasetWriter)
-    return [len(out.sweep()), len(out.sweep(older_than_s=0)), len(out.verify().leftovers)]
+    return [len(out.sweep()), len(out.sweep(older_than=0)), len(out.verify().leftovers)]
 
 
 def fetch(url: str, folder: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Runs the code blocks of a page in its order, in one empty folder.
+"""Runs the code blocks of a page in its order, in one folder that has nothing but the examples.
 
 python      in one interpreter for the whole page
 console     each command by bash; document_blocks.py says how its output is compared
@@ -34,6 +34,7 @@ class Page:
         self.top = top
         self.folder = folder / "page"
         self.folder.mkdir()
+        (self.folder / "examples").symlink_to(top / "examples")
         self.env = {name: value for name, value in os.environ.items() if name not in ABOVE}
         self.env["PATH"] = f"{Path(sys.executable).parent}:{self.env['PATH']}"
         self.env |= {"COLUMNS": "80", "NO_COLOR": "1", "MPLBACKEND": "Agg"}

@@ -172,7 +172,7 @@ def large_trace(processes: int = 63, events: int = 131_072, stacks: int = 4_000,
     made.processes = [{"parent": 0 if n else None, "peak": 80 + n} for n in range(processes)]
     numbers = []
     for n in range(stacks):
-        inner, outer, steps = (random.integers(0, most, count).tolist() for most, count in ((99, 6), (99, 14), (6, 8)))
+        inner, outer, steps = (random.integers(0, end, count).tolist() for end, count in ((99, 6), (99, 14), (6, 8)))
         numbers.append(
             made.stack(
                 *((f"/usr/lib/python3.11/multiprocessing/c_{i % 9}.py", i, f"f_{i}", "os.dup(fd)") for i in inner),

@@ -7,6 +7,7 @@ import inspect
 import os
 import pickle
 import pkgutil
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -65,22 +66,26 @@ def test_public_classes_answer_with_their_public_module() -> None:
                 assert pickle.loads(pickle.dumps(value)) is value
 
 
-SEAMS = {"procfs", "jobs", "cap", "clock", "uniform"}
+SEAMS = {"procfs", "jobs", "cap", "clock", "uniform", "source"}
 
 
 @pytest.mark.parametrize(
     "name",
     [
         "Guard",
+        "Records",
         "Tracer",
+        "connect",
         "diagnose",
         "explain",
         "listen",
         "locked",
         "locks",
+        "log",
         "no_leaks",
         "owners",
         "owners_summary",
+        "progress",
         "snapshot",
     ],
 )
@@ -105,3 +110,29 @@ def test_results_have_a_short_repr_and_a_public_type(tmp_path: Path) -> None:
     public = [holdfast.Diagnosed, holdfast.Locks, holdfast.OwnerPath, holdfast.OwnerGroup, holdfast.Snapshot]
     assert [type(one) for one in results] == public
     assert all(" object at 0x" not in repr(one) for one in results)
+
+
+def documented() -> list[tuple[str, object]]:
+    """Returns the public functions and classes, and the public methods of these."""
+    modules = [importlib.import_module(name) for name in ("holdfast", "holdfast.torch", "holdfast.testing")]
+    found = [(name, getattr(module, name)) for module in modules for name in module.__all__]
+    methods = [
+        (f"{name}.{key}", each) for name, one in found if inspect.isclass(one) for key, each in vars(one).items()
+    ]
+    return [(name, one) for name, one in [*found, *methods] if callable(one) and "._" not in name]
+
+
+def test_arguments_are_documented_in_googles_style() -> None:
+    """One style, which reference pages can render: `Args:`, then the name of each argument."""
+    for name, one in documented():
+        text = inspect.getdoc(one) or ""
+        try:
+            parameters = inspect.signature(one).parameters  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            continue
+        old = [each for each in parameters if re.search(rf"^{each}(:|  ) *\S", text, re.MULTILINE)]
+        assert not old, f"{name}: expected {old} below `Args:`, indented"
+        args = re.search(r"^Args:\n((?:    .*\n?|\n)+)", text, re.MULTILINE)
+        listed = re.findall(r"^    (\w+(?:, \w+)*): ", args[1], re.MULTILINE) if args else []
+        unknown = {each for names in listed for each in names.split(", ")} - parameters.keys()
+        assert not unknown, f"{name}: {sorted(unknown)} are no arguments"

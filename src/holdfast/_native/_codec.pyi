@@ -22,7 +22,7 @@ class Decoder:
         verify_data: bool,
         max_rows: int,
         record: int,
-        most_bytes: int,
+        max_bytes: int,
         /,
     ) -> tuple[int, int, int, int, int, int]: ...
     def rows(self) -> int: ...
@@ -58,7 +58,7 @@ def scan_file(
     offset: int,
     verify_data: bool,
     starts: Any,
-    most_bytes: int,
+    max_bytes: int,
     /,
 ) -> tuple[int, int, int, int, int, int]: ...
 def records(

@@ -1,6 +1,8 @@
 """Loads the optional C extensions: each is a module, or None where it was not compiled or HOLDFAST_NATIVE=0.
 
+    chunks     threads that read and decode the chunks of HDF5 files
     readahead  a thread that reads file ranges into memory ahead of their use
+    images     baseline JPEG decoding, and resizing
     png        the unfilter step of PNG decoding
 
 HOLDFAST_NATIVE=1 makes a missing extension an ImportError.
@@ -13,6 +15,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import _chunks as chunks
+    from . import _images as images
     from . import _png as png
     from . import _readahead as readahead
 else:
@@ -28,6 +32,6 @@ else:
                 raise
             return None
 
-    png, readahead = _load("_png"), _load("_readahead")
+    chunks, images, png, readahead = map(_load, ("_chunks", "_images", "_png", "_readahead"))
 
-__all__ = ["png", "readahead"]
+__all__ = ["chunks", "images", "png", "readahead"]

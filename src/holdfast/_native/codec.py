@@ -9,10 +9,10 @@ scan(buf, start, stop, verify_data, starts=None, base=0)
                             from `start`, and limits the number of frames. `needed` is the size of the frame
                             that the scan stopped at if its header is valid, else the size of an empty frame;
                             0 with OK.
-scan_file(fd, buf, start, stop, offset, verify_data, starts, most_bytes)
+scan_file(fd, buf, start, stop, offset, verify_data, starts, max_bytes)
                             the same for a file whose bytes from `offset` on are in buf[start:stop]; `starts`
                             (or None) receives offsets in the file. The buffer may be refilled from the file
-                            until most_bytes are scanned: the new start and stop follow the other results.
+                            until max_bytes are scanned: the new start and stop follow the other results.
                             NEED_MORE: the bytes could not be read, and the caller finds out why
 records(buf, start, stop, verify_data, max)
                             the same scan, but returns the data of at most `max` frames as a list of bytes
@@ -39,7 +39,7 @@ pieces(names, columns, n)   n dicts, the i-th with item i of each column by name
 Decoder(fields)             .feed(buf, start, stop, verify_data, max_rows, record, offset) scans frames like
                             scan and appends a row for each until it has max_rows. A bad record gives a fault
                             instead of a row. `record` and `offset` are those of the first frame, for the faults.
-                            .feed_file(fd, buf, start, stop, offset, verify_data, max_rows, record, most_bytes) does
+                            .feed_file(fd, buf, start, stop, offset, verify_data, max_rows, record, max_bytes) does
                             the same with frames of a file, like scan_file. .rows() .faults() .take(); for one
                             thread at a time
 Encoder(fields)             .encode(columns, rows, first, sequence, stop_bytes) frames records of the rows

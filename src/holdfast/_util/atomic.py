@@ -337,8 +337,10 @@ class PartialFile:
             close_synced(fd)
 
 
-def replace_keeping(new: Path, target: Path, stamp: FileStamp) -> Path:
+def replace_keeping(new: Path, target: Path, stamp: FileStamp, before: Callable[[], None]) -> Path:
     """Replaces `target`, of which `stamp` was taken, by a synced file beside it, and returns its backup.
+
+    `before` is called when the backup is made, and `target` not yet replaced.
 
     That is NAME.corrupt, or NAME.corrupt.1 and so on if the name is taken. A kill leaves the old file or both, also
     where it comes between the two steps: then the old file has both names, and the next call uses that backup.
@@ -356,6 +358,7 @@ def replace_keeping(new: Path, target: Path, stamp: FileStamp) -> Path:
             raise WriteError(f"cannot make the backup {backup}: {error.strerror}; {target} was not touched") from error
         break
     sync_folder(target.parent)  # the backup is durable before the target is replaced
+    before()
     os.replace(new, target)
     try:
         sync_folder(target.parent)

@@ -14,10 +14,15 @@ _HIGH = 512
 
 
 def raise_nofile(want: int | None = None) -> tuple[int, int]:
-    """Raises the soft limit of open descriptors to `want`, but at most to the hard limit, and never lowers it.
+    """Raises the soft limit of open descriptors, and never lowers it. Children inherit the limit.
 
-    Returns the old and the new soft limit, -1 for unlimited. It needs no privilege and no free descriptor. Children
-    inherit the limit.
+    It needs no privilege and no free descriptor.
+
+    Args:
+        want: The new limit, but at most the hard limit, which is the default.
+
+    Returns:
+        The old and the new soft limit, -1 for unlimited.
     """
     if want is not None and want < 1:
         raise ValueError(f"expected at least one descriptor, got {want}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from queue import SimpleQueue
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -36,15 +37,29 @@ def run_all(work: Callable[[T], R], items: Sequence[T], jobs: int, stop: Stop) -
     """
     if jobs <= 1 or len(items) <= 1:
         return [work(item) for item in items]
-    with ThreadPoolExecutor(min(jobs, len(items)), thread_name_prefix="holdfast") as pool:
-        futures = [pool.submit(work, item) for item in items]
+    running: list[object] = []
+    ended: SimpleQueue[None] = SimpleQueue()
+
+    def run(item: T) -> R:
+        me = object()
+        running.append(me)  # before the check: either `stop` is seen here, or this is seen where `stop` is set
         try:
+            stop.check()
+            return work(item)
+        finally:
+            running.remove(me)
+            ended.put(None)
+
+    with ThreadPoolExecutor(min(jobs, len(items)), thread_name_prefix="holdfast") as pool:
+        try:
+            futures = [pool.submit(run, item) for item in items]
             done, _ = wait(futures, return_when=FIRST_EXCEPTION)
             for future in done:
                 future.result()
             return [future.result() for future in futures]
         except BaseException:
             stop.set()
-            for future in futures:
-                future.cancel()
+            pool.shutdown(wait=False, cancel_futures=True)
+            while running:  # a signal while the pool starts a thread leaves one that the pool does not know
+                ended.get()
             raise

@@ -113,7 +113,7 @@ def call_after_fork(thing: ForkAware) -> None:
     """Calls `thing.after_fork_in_child()` in every child forked while it is alive."""
     global _registered
     if not _registered:
-        os.register_at_fork(before=_block_signals, after_in_parent=_restore_mask, after_in_child=_tell_all)
+        os.register_at_fork(before=_block_signals, after_in_parent=_restore_mask, after_in_child=_notify_all)
         _registered = True
     _aware.add(thing)
 
@@ -140,7 +140,7 @@ def _restore_mask() -> None:
         raise error
 
 
-def _tell_all() -> None:
+def _notify_all() -> None:
     things = list(_aware)
     _aware.clear()  # before the calls: a hook may register its object again, for the next fork
     with contextlib.ExitStack() as hooks:  # it calls all, also if one raises

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Sequence
 
-_MOST_NAMES = 12
+_MAX_NAMES = 12
 
 
 def one_line(text: str) -> str:
@@ -19,7 +20,7 @@ def names_there(wanted: str, there: Sequence[str], title: str = "There are") -> 
     if not there:
         return ""
     near = difflib.get_close_matches(wanted, there, 1)
-    shown = ", ".join(map(repr, there[:_MOST_NAMES])) + (" …" if len(there) > _MOST_NAMES else "")
+    shown = ", ".join(map(repr, there[:_MAX_NAMES])) + (" …" if len(there) > _MAX_NAMES else "")
     return (f"Did you mean {near[0]!r}? " if near else "") + f"{title}: {shown}"
 
 
@@ -46,7 +47,7 @@ _FACTORS = {
     "tib": 2**40,
 }
 
-_MOST = 2**63
+_MAX = 2**63
 
 
 def parse_bytes(size: str | int) -> int:
@@ -60,7 +61,7 @@ def parse_bytes(size: str | int) -> int:
         value = float(match[1]) * _FACTORS[match[2].lower()]
     if value < 1:
         raise ValueError(f"expected a size of at least one byte, got {size!r}")
-    if value > _MOST:
+    if value > _MAX:
         raise ValueError(f"expected a size of at most 2^63 bytes, got {str(size)[:40]}")
     return int(value)
 
@@ -116,8 +117,10 @@ def parse_seconds(text: str | float, *, zero: bool = False) -> float:
     return value
 
 
-def time_argument(value: str | float, name: str, *, zero: bool = True) -> float:
-    """Returns a time argument of a public function in seconds. ValueError names the argument."""
+def time_argument(value: str | float, name: str, *, zero: bool = True, endless: bool = False) -> float:
+    """Returns a time argument of a public function in seconds, inf too if `endless`. ValueError names the argument."""
+    if endless and value == math.inf:
+        return math.inf
     try:
         return parse_seconds(value, zero=zero)
     except ValueError as error:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
 
     from ..data.formats.base import FileEntry
+    from ..data.formats.sections import Section
 
 
 # ---- stdout and stderr
@@ -168,6 +169,20 @@ def show_rest(screen: Screen, left: int, what: str = "", *, indent: int = 0) -> 
     if left > 0:
         more = counted(left, f"more {what}") if what else f"{left:,} more"
         screen.print(f"{' ' * indent}… and {more} (--json lists all)")
+
+
+def show_section(screen: Screen, section: Section) -> None:
+    """Prints a section of a report on a file."""
+    if section.title:
+        screen.print(f"  {printable(section.title)}" + ("\n" if section.facts or section.code else ""))
+    show_facts(screen, list(section.facts))
+    if section.rows:
+        screen.table(section.heads, section.rows, indent=2)
+    show_rest(screen, section.left, indent=2)
+    if section.code:
+        show_schema(screen, section.code)
+    for line in section.lines:
+        screen.print(f"    {printable(line)}")
 
 
 _SHOWN_REPEATED = 5

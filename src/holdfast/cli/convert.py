@@ -56,7 +56,7 @@ from typing import Any
 import click
 
 from .._util.text import counted, format_bytes, printable
-from ..data.formats.targets import MOST_SHARDS
+from ..data.formats.targets import MAX_SHARDS
 from ..data.rewrite.convert import Converted
 from ..data.rewrite.convert import convert as convert_files
 from ..data.rewrite.input_files import find
@@ -148,7 +148,7 @@ def _type(node: ast.expr) -> Any:
 @click.option(
     "--schema", "schema_file", metavar="PATH", help="Read the columns from PATH, as `inspect --schema` prints them."
 )
-@click.option("--shards", type=click.IntRange(1, MOST_SHARDS), metavar="N", help="Write N files.")
+@click.option("--shards", type=click.IntRange(1, MAX_SHARDS), metavar="N", help="Write N files.")
 @click.option(
     "--shard-size", callback=size_of, metavar="SIZE", help="Write files with at most SIZE of values: 256MB, …"
 )

@@ -282,7 +282,7 @@ def _start(stack: ExitStack, *arguments: str) -> subprocess.Popen[str]:
     return process
 
 
-# ---- look: diagnose a worker that leaks
+# ---- diagnose a worker that leaks
 
 # A loader that is never closed does this: it keeps the read ends of pipes whose writers have exited.
 _WORKER = """\
@@ -302,7 +302,7 @@ with holdfast.listen():
 """
 
 
-def _look(data: _Dataset, screen: Screen) -> _Result:
+def _diagnose(data: _Dataset, screen: Screen) -> _Result:
     script = data.folder / "worker.py"
     script.write_text(_WORKER)
     with ExitStack() as stack:
@@ -332,7 +332,7 @@ def _look(data: _Dataset, screen: Screen) -> _Result:
 
 # ---- the command
 
-_STEPS = (_make, _damage, _verify, _salvage, _read, _train, _look)
+_STEPS = (_make, _damage, _verify, _salvage, _read, _train, _diagnose)
 
 
 @command(__doc__)

@@ -1,9 +1,10 @@
 """Build a record index for random access.
 
 With an index, holdfast.Records opens at once and readers can seek to any
-record. The index is stored beside FILE as .NAME.index, or with --cache in
-~/.cache/holdfast ($XDG_CACHE_HOME), and is discarded when FILE changes.
-Compressed files have no index: merge them into an uncompressed one first.
+record. A folder has one index for all its files: .holdfast.index beside
+them, or with --cache a file in ~/.cache/holdfast ($XDG_CACHE_HOME). What it
+says of a FILE is discarded when FILE changes. Compressed files have no
+index: merge them into an uncompressed one first.
 
 FILE is a path, a glob, or a directory with TFRecord files at any depth.
 
@@ -14,8 +15,7 @@ Example:
 With --json:
 
   {"files": [{"path": "data/train-00000.tfrecord",
-   "index": "data/.train-00000.tfrecord.index", "records": 4711,
-   "problem": null}]}
+   "index": "data/.holdfast.index", "records": 4711, "problem": null}]}
 
   problem   why there is no index; "index" and "records" are then null
 
@@ -25,9 +25,8 @@ file cannot be read, or its index cannot be written.
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
-from typing import NamedTuple
+import os
+from typing import Any, NamedTuple
 
 import click
 
@@ -35,8 +34,8 @@ from .._util.progress import Progress
 from .._util.text import counted, printable
 from ..data.file_tools.parallel_files import for_each_file, total_bytes
 from ..data.file_tools.split import UNSPLIT
+from ..data.formats.folder_index import Entry, Place, save
 from ..data.formats.registry import format_able
-from ..data.formats.tfrecord.index import Place
 from ..data.formats.tfrecord.inspect import without_path
 from ..data.inputs import expand_once
 from ..errors import DataError, HoldfastError
@@ -52,6 +51,7 @@ class Indexed(NamedTuple):
     records: int | None
     problem: str | None = None
     code: int = FINE
+    entry: Entry | None = None
 
     def as_dict(self) -> dict[str, object]:
         return {"path": self.path, "index": self.where, "records": self.records, "problem": self.problem}
@@ -63,9 +63,8 @@ class Indexed(NamedTuple):
 @jobs_option
 def index(screen: Screen, files: tuple[str, ...], cache: bool, jobs: int) -> int:
     paths = expand_once(files, whole_runs=False)
-    work = partial(_index, "cache" if cache else "beside")
     with bar_for(screen, f"indexing {counted(len(paths), 'file')}", total_bytes(paths)) as bar:
-        done = for_each_file(work, paths, jobs, bar.advance)
+        done = _save(for_each_file(_index, paths, jobs, bar.advance), "cache" if cache else "beside")
     screen.document({"files": [one.as_dict() for one in done]})
     failed = [one for one in done if one.problem is not None]
     good = [one for one in done if one.problem is None]
@@ -74,17 +73,43 @@ def index(screen: Screen, files: tuple[str, ...], cache: bool, jobs: int) -> int
     return worst_code(one.code for one in done)
 
 
-def _index(place: Place, path: str, /, *, progress: Progress | None) -> Indexed:
+def _index(path: str, /, *, progress: Progress | None) -> Indexed:
     try:
-        make_index = format_able(path, "index", UNSPLIT).index
-        assert make_index is not None
-        where, records = make_index(path, place, progress)
+        find_places = format_able(path, "index", UNSPLIT).index
+        assert find_places is not None
+        key, places = find_places(path, progress)
     except (HoldfastError, OSError) as error:
-        message, code = describe(error)
-        if isinstance(error, DataError):
-            message = without_path(error)
-        return Indexed(path, None, None, message.removeprefix(f"{path}: "), code)
-    return Indexed(path, str(where), records)
+        return _failed(path, error)
+    return Indexed(path, None, len(places) - 1, entry=Entry(os.path.basename(path), key, places=places.tobytes()))
+
+
+def _failed(path: str, error: Exception) -> Indexed:
+    message, code = describe(error)
+    if isinstance(error, DataError):
+        message = without_path(error)
+    return Indexed(path, None, None, message.removeprefix(f"{path}: "), code)
+
+
+def _save(done: list[Indexed], place: Place) -> list[Indexed]:
+    """Stores what was found, in one file a folder."""
+    folders: dict[str, list[Entry]] = {}
+    for one in done:
+        if one.entry is not None:
+            folders.setdefault(os.path.dirname(one.path) or ".", []).append(one.entry)
+    saved: dict[str, Any] = {}
+    for folder, entries in folders.items():
+        try:
+            saved[folder] = save(folder, entries, place)
+        except (HoldfastError, OSError) as error:
+            saved[folder] = error
+    found = []
+    for one in done:
+        where = saved.get(os.path.dirname(one.path) or ".") if one.entry is not None else None
+        if isinstance(where, Exception):
+            found.append(_failed(one.path, where))
+        else:
+            found.append(one._replace(where=where and str(where), entry=None))
+    return found
 
 
 def _show(screen: Screen, good: list[Indexed], failed: list[Indexed], cache: bool) -> None:
@@ -99,6 +124,5 @@ def _show(screen: Screen, good: list[Indexed], failed: list[Indexed], cache: boo
     files = f"{len(good):,} of {counted(len(good) + len(failed), 'file')}" if failed else counted(len(good), "file")
     screen.print(f"indexed {records} of {files}")
     if good:
-        directory = Path(good[0].where or "").parent
-        place = f"in {printable(str(directory))}" if cache else "beside each file, as .NAME.index"
-        screen.print(f"the index is {place}")
+        places = sorted({one.where or "" for one in good})
+        screen.print(f"the index is {', '.join(map(printable, places[:3]))}{', …' * (len(places) > 3)}")

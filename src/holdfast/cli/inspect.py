@@ -82,28 +82,19 @@ cannot be read (and none is corrupt).
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
 
 import click
 
 from .._util.text import counted, format_bytes, printable
-from ..data.file_tools.inspect import InspectedFile, RunSurvey
+from ..data.file_tools.inspect import InspectedFile
 from ..data.file_tools.inspect import inspect as inspect_files
 from ..data.file_tools.parallel_files import total_bytes
 from ..data.formats.registry import FORMATS
-from ..data.formats.tfrecord.inspect import TFRecordSurvey, text_of
+from ..data.formats.sections import Section
 from ..data.inputs import expand_once
-from ..schema import as_code
 from .app import FOUND, NO_ACCESS, command, jobs_option, worst_code
-from .console import PIPE_WIDTH, Screen, bar_for, show_facts, show_repeated, show_rest, show_schema
-
-if TYPE_CHECKING:  # h5py is slow to import, and TFRecord files do not need it
-    from ..data.formats.hdf5.inspect import HDF5Survey
-    from ..data.formats.tar.inspect import TarSurvey
-
-_COMPRESSION = {"none": "uncompressed", "gzip": "GZIP", "zlib": "ZLIB", "bzip2": "bzip2", "xz": "xz"}
+from .console import Screen, bar_for, show_repeated, show_section
 
 
 @command(__doc__)
@@ -128,71 +119,24 @@ def inspect(screen: Screen, files: tuple[str, ...], only_schema: bool, sample: i
     else:
         for i, file in enumerate(found.files):
             screen.print(*["\n"] if i else [], screen.styled(file.path, "bold"))
-            show = _SHOW.get(type(file.survey).__name__)
-            _show_any(screen, file) if show is None else show(screen, file.survey)
+            for number, section in enumerate(_sections(file) if screen.talks else ()):
+                if number:
+                    screen.print()
+                show_section(screen, section)
         show_repeated(screen, found.repeated, "shown")
     return worst_code(FOUND if one.readable else NO_ACCESS for one in found.files if one.problem is not None)
 
 
-def _show_any(screen: Screen, file: InspectedFile) -> None:
-    """Shows what every format has."""
+def _sections(file: InspectedFile) -> Iterable[Section]:
+    if hasattr(file.survey, "sections"):
+        yield from file.survey.sections()
+        return
     facts = []
     if file.format is not None:
         facts = [("format", FORMATS[file.format].title), ("size", format_bytes(file.bytes)), ("rows", f"{file.rows:,}")]
-    show_facts(screen, [*facts, *([("problem", file.problem)] if file.problem is not None else [])])
+    yield Section(facts=[*facts, ("problem", file.problem)] if file.problem is not None else facts)
     if file.code:
-        screen.print()
-        show_schema(screen, file.code)
-
-
-# ---- TFRecord
-
-
-def _show(screen: Screen, survey: TFRecordSurvey) -> None:
-    facts = []
-    if survey.format:
-        facts = [
-            ("format", f"TFRecord, {_COMPRESSION[survey.compression]}"),
-            ("size", format_bytes(survey.bytes)),
-            ("records", _records(survey)),
-            ("manifest", survey.manifest),
-        ]
-    if survey.problem is not None:
-        facts.append(("problem", survey.problem))
-    if survey.hint:
-        facts.append(("", survey.hint))
-    show_facts(screen, facts)
-    if survey.inferred:
-        _show_inferred(screen, survey)
-    elif survey.head_of:
-        screen.print("\n  records are not tf.train.Example messages; the first one begins with")
-        for at in range(0, len(survey.head), 16):
-            row = survey.head[at : at + 16]
-            text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
-            screen.print(f"    {row.hex(' '):<47}  {text}")
-
-
-def _records(survey: TFRecordSurvey) -> str:
-    intact = " intact" if survey.problem is not None else ""
-    if survey.sizes is None:
-        return f"none{intact}"
-    low, middle, high = survey.sizes
-    sizes = f"{low:,} bytes each" if low == high else f"{low:,} to {high:,} bytes, median {middle:,}"
-    return f"{survey.records:,}{intact}, {sizes}"
-
-
-def _show_inferred(screen: Screen, survey: TFRecordSurvey) -> None:
-    found = survey.inferred
-    assert found is not None
-    kind = "tf.train.SequenceExample" if found.sequence else "tf.train.Example"
-    screen.print(f"\n  {kind}, inferred from the first {counted(found.records, 'record')}\n")
-    show_schema(screen, as_code(found.schema))
-    if found.notes:
-        screen.print()
-        show_facts(screen, list(found.notes.items()))
-    if found.examples:
-        screen.print("\n  the first record\n")
-        show_facts(screen, [(name, as_text(values)) for name, values in sorted(found.examples.items())])
+        yield Section(code=file.code)
 
 
 def _show_schemas(screen: Screen, files: list[InspectedFile]) -> None:
@@ -213,209 +157,3 @@ def _show_schemas(screen: Screen, files: list[InspectedFile]) -> None:
             screen.print(f"# {printable(file.path)}: not as columns: {printable(str(no_schema))}")
         if file.problem is not None:
             screen.print(f"# {printable(file.path)}: {printable(file.problem)}")
-
-
-# ---- HDF5
-
-_SHOWN_OBJECTS = 200
-_SHOWN_ATTRIBUTES = 40
-
-
-def _show_hdf5(screen: Screen, survey: HDF5Survey) -> None:
-    if not screen.talks:
-        return
-    facts = []
-    if survey.state is not None and survey.state.is_hdf5:
-        kinds = Counter(one["kind"] for one in survey.objects)
-        facts = [
-            ("format", f"HDF5, {survey.version}"),
-            ("size", format_bytes(survey.state.size)),
-            ("holds", f"{counted(kinds['dataset'], 'dataset')} in {counted(kinds['group'], 'group')}"),
-        ]
-    facts += [("problem" if i == 0 else "", problem) for i, problem in enumerate(survey.problems[:8])]
-    show_facts(screen, facts)
-    if survey.objects:
-        _show_tree(screen, survey)
-        _show_attributes(screen, survey)
-        _show_hdf5_schema(screen, survey)
-
-
-def _show_tree(screen: Screen, survey: HDF5Survey) -> None:
-    from rich.padding import Padding
-    from rich.text import Text
-
-    from .._util.terminal import TableColumn, make_table
-
-    heads = ["object", "shape", "type", "chunks", "filters", "size"]
-    columns = [TableColumn(head, right=head == "size", cut=head in ("object", "type", "filters")) for head in heads]
-    shown = [one for one in survey.objects if one["path"] != "/"][:_SHOWN_OBJECTS]
-    rows = [[Text(printable(cell)) for cell in _row(one)] for one in shown]
-    if not rows:
-        return
-    screen.print()
-    width = 80 if screen.terminal else PIPE_WIDTH
-    screen.print(Padding(make_table(columns, rows, width - 2), (0, 0, 0, 2), expand=False))
-    show_rest(screen, len(survey.objects) - 1 - len(shown), indent=2)
-
-
-def _row(one: dict[str, Any]) -> list[str]:
-    path = one["path"]
-    indent, name = "  " * (path.count("/") - 1), path.rpartition("/")[2]
-    match one["kind"]:
-        case "group":
-            return [f"{indent}{name}/", "", "", "", "", ""]
-        case "dataset" if "type" in one:
-            return [f"{indent}{name}", _shape(one), one["type"], _sizes(one["chunks"]), _filters(one), _size(one)]
-        case "soft" | "external" | "again":
-            return [f"{indent}{name} → {one['target']}", "", "link", "", "", ""]
-    return [f"{indent}{name}", "", one["kind"], "", "", ""]
-
-
-def _shape(one: dict[str, Any]) -> str:
-    if one["shape"] is None:
-        return "empty"
-    most = one["maxshape"] or []
-    grows = [n is None for n in most] or [False] * len(one["shape"])
-    sizes = [f"{n}{'+' if more else ''}" for n, more in zip(one["shape"], grows, strict=True)]
-    return "×".join(sizes) or "scalar"
-
-
-def _sizes(sizes: list[int] | None) -> str:
-    return "" if sizes is None else "×".join(map(str, sizes))
-
-
-def _filters(one: dict[str, Any]) -> str:
-    if one["sources"] is not None:
-        return f"virtual, {counted(one['sources'], 'source')}"
-    if one["external"]:
-        return f"values in {one['external'][0]}"
-    return ", ".join(one["filters"])
-
-
-def _size(one: dict[str, Any]) -> str:
-    """`12 kB (3.1:1)`: the size in the file and the compression ratio."""
-    stored = one["stored_bytes"]
-    compressed = one["filters"] and stored and one["bytes"]
-    return format_bytes(stored) + (f" ({one['bytes'] / stored:.1f}:1)" if compressed else "")
-
-
-def _show_attributes(screen: Screen, survey: HDF5Survey) -> None:
-    facts = [
-        (f"{one['path'].lstrip('/')}@{name}", _value(value))
-        for one in survey.objects
-        for name, value in one.get("attributes", {}).items()
-    ]
-    if facts:
-        screen.print("\n  attributes\n")
-        show_facts(screen, facts[:_SHOWN_ATTRIBUTES])
-        show_rest(screen, len(facts) - _SHOWN_ATTRIBUTES, indent=2)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, dict):
-        return f"{as_text(value['values'])[:-1]}, …] ({value['length']:,} values)"
-    if isinstance(value, list):
-        values = [one.encode("utf-8", "surrogateescape") if isinstance(one, str) else one for one in value]
-        return as_text(values) if values else "[]"
-    return "empty" if value is None else repr(value) if isinstance(value, str) else str(value)
-
-
-def _show_hdf5_schema(screen: Screen, survey: HDF5Survey) -> None:
-    if survey.code:
-        screen.print(f"\n  as columns, {counted(survey.rows, 'row')}\n")
-        show_schema(screen, survey.code)
-    elif survey.no_schema:
-        screen.print(f"\n  not as columns: {printable(survey.no_schema)}")
-
-
-# ---- tar
-
-_SHOWN_SUFFIXES = 40
-
-
-def _show_tar(screen: Screen, survey: TarSurvey) -> None:
-    facts = []
-    if survey.compression is not None:
-        keys = ", ".join(survey.keys[:3]) + (f", … {survey.keys[3]}" if len(survey.keys) > 3 else "")
-        facts = [
-            ("format", f"tar, {_COMPRESSION[survey.compression]}"),
-            ("size", format_bytes(survey.bytes)),
-            ("samples", f"{survey.samples:,} of {counted(survey.members, 'member')}"),
-            ("keys", keys),
-        ]
-    facts += [("note" if i == 0 else "", note) for i, note in enumerate(survey.notes[:_SHOWN_SUFFIXES])]
-    facts += [("problem", survey.problem)] if survey.problem is not None else []
-    show_facts(screen, [*facts, ("", survey.hint)] if survey.hint else facts)
-    if survey.suffixes:
-        screen.print()
-        rows = [
-            (f".{name}", f"{members:,}", format_bytes(size), *map(format_bytes, sizes))
-            for name, members, size, *sizes in survey.suffixes[:_SHOWN_SUFFIXES]
-        ]
-        screen.table(["suffix", ">members", ">size", ">smallest", ">median", ">largest"], rows, indent=2)
-        show_rest(screen, len(survey.suffixes) - _SHOWN_SUFFIXES, indent=2)
-    if survey.code:
-        screen.print()
-        show_schema(screen, survey.code)
-
-
-# ---- dataset directories
-
-
-def _show_run(screen: Screen, survey: RunSurvey) -> None:
-    count = sum(survey.formats.values())
-    which = ", ".join(f"{n:,} {FORMATS[kind].title}" for kind, n in survey.formats.items())
-    facts = [
-        ("format", "dataset directory of hold.write"),
-        ("size", format_bytes(survey.bytes)),
-        ("parts", f"{count:,} committed" + (f" ({which})" if which else "")),
-        ("rows", f"{survey.rows:,}"),
-    ]
-    facts += [("at work", counted(survey.at_work, "writer"))] if survey.at_work else []
-    facts += [("problem", survey.problem)] if survey.problem is not None else []
-    show_facts(screen, facts)
-    if survey.code:
-        screen.print()
-        show_schema(screen, survey.code)
-
-
-_SHOW: dict[str, Callable[[Screen, Any], None]] = {
-    "TFRecordSurvey": _show,
-    "HDF5Survey": _show_hdf5,
-    "TarSurvey": _show_tar,
-    "RunSurvey": _show_run,
-}
-
-
-# ---- values of the first record
-
-_TEXT_WIDTH = 40
-_TEXT_VALUES = 6
-
-
-def as_text(values: Sequence[Any]) -> str:
-    """Formats values: `7`, `[0.5, 1.25, …] (128 values)`, `b'\\x89PNG…' (1,650 bytes)`."""
-    if len(values) == 1 and not isinstance(values[0], list):
-        return _value_as_text(values[0])
-    steps = any(isinstance(value, list) for value in values)
-    shown = [as_text(value) if isinstance(value, list) else _value_as_text(value) for value in values[:_TEXT_VALUES]]
-    if len(values) <= _TEXT_VALUES:
-        return f"[{', '.join(shown)}]"
-    return f"[{', '.join(shown)}, …] ({len(values):,} {'steps' if steps else 'values'})"
-
-
-def _value_as_text(value: Any) -> str:
-    if isinstance(value, bytes):
-        shown, taken = _bytes_as_text(value)
-        return shown if taken == len(value) else f"{shown[:-1]}…{shown[-1]} ({len(value):,} bytes)"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _bytes_as_text(value: bytes) -> tuple[str, int]:
-    """Returns as much as fits in a line, and how many bytes that is."""
-    for taken in range(min(len(value), _TEXT_WIDTH), 0, -1):
-        text = text_of(value[:taken])
-        shown = repr(value[:taken]) if text is None else repr(text)
-        if len(shown) <= _TEXT_WIDTH + 2:
-            return shown, taken
-    return repr(value), len(value)

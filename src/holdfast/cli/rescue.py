@@ -91,7 +91,7 @@ _DUMP_WIDTH = 100
     metavar="TIME",
     help="With --drain: wait for its exit, for so long.  [default: 10s, for the start of draining]",
 )
-@click.option("--dry-run", is_flag=True, help="Look only: change no limit, send no signal.")
+@click.option("--dry-run", is_flag=True, help="Only inspect: change no limit, send no signal.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Save it all to FILE.")
 def rescue(
     screen: Screen,
@@ -386,6 +386,7 @@ def _save(output: str, page: _Page, work: Rescue, *, as_json: bool) -> None:
 def _table(descriptors: list[dict[str, Any]]) -> str:
     """Lists every descriptor on a line of its own: number, kind, state of the other end, target."""
     rows = [
-        f"{one['fd']:>7} {one['kind']:<10} {one.get('fate', ''):<8} {printable(one['target'])}" for one in descriptors
+        f"{one['fd']:>7} {one['kind']:<10} {one.get('peer_state', ''):<8} {printable(one['target'])}"
+        for one in descriptors
     ]
     return "\n".join(["", f"{counted(len(rows), 'descriptor')}:", *rows, ""])

@@ -75,24 +75,18 @@ exists. For several files, 1 takes precedence over 3.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import click
 
 from .._util.text import counted, printable
 from ..data.file_tools.parallel_files import total_bytes
 from ..data.file_tools.salvage import SalvagedFile
 from ..data.file_tools.salvage import salvage as salvage_files
-from ..data.formats.tfrecord.salvage import SalvagedRecords
+from ..data.formats.sections import SalvageReport
 from ..data.inputs import expand_below
 from .app import FINE, FOUND, command, describe, usage_error, usage_errors, worst_code
-from .console import Screen, bar_for, show_rest
+from .console import Screen, bar_for, show_rest, show_section
 from .tables import show_problems
 
-if TYPE_CHECKING:  # h5py is slow to import, and TFRecord files do not need it
-    from ..data.formats.hdf5.salvage import SalvagedHDF5
-
-_SHOWN_RANGES = 6
 _SHOWN_FILES = 10
 
 
@@ -131,8 +125,8 @@ def salvage(
     screen.document(done.as_dict())
     if not done.files:
         screen.print("nothing was corrupt: nothing was written")
-    elif done.to_file:
-        _show(screen, done.files[0].found, files[-1], keep_doubtful)
+    elif done.to_file and (found := done.files[0].found) is not None:
+        _show(screen, found, files[-1], keep_doubtful)
     else:
         _show_many(screen, done.files)
     return worst_code(map(_code, done.files))
@@ -141,24 +135,18 @@ def salvage(
 def _code(file: SalvagedFile) -> int:
     if file.error is not None:
         return describe(file.error)[1]
-    return FOUND if file.found.is_empty else FINE
+    return FOUND if file.found is None or file.found.is_empty else FINE
 
 
-def _show(screen: Screen, found: Any, out: str, keep_doubtful: bool) -> None:
+def _show(screen: Screen, found: SalvageReport, out: str, keep_doubtful: bool) -> None:
     if found.problems:
         show_problems(screen, found.problems)
-    if hasattr(found, "datasets"):
-        _show_losses(screen, found)
-        if found.problems:
-            for note in found.notes:
-                screen.print(printable(note))
+    for section in found.sections():
+        show_section(screen, section)
+        screen.print()
+    for remark in found.remarks(keep_doubtful):
+        screen.print(printable(remark))
     screen.print(found.summary(printable(out)))
-    if isinstance(found, SalvagedRecords) and found.records_doubtful:
-        records = counted(found.records_doubtful, "record")
-        what = (
-            "kept" if keep_doubtful else "left out; if no record of this file contains TFRecords, use --keep-doubtful"
-        )
-        screen.print(f"{records} may be data of corrupt records: {what}")
 
 
 # ---- several files
@@ -175,40 +163,13 @@ def _show_many(screen: Screen, files: list[SalvagedFile]) -> None:
 
 
 def _outcome(file: SalvagedFile) -> str:
-    if file.error is not None:
-        return describe(file.error)[0].removeprefix(f"{file.path}: ")
+    if file.error is not None or file.found is None:
+        return describe(file.error)[0].removeprefix(f"{file.path}: ") if file.error else ""
     return f"{file.found.summary(file.target)}{f'; the corrupt file is {file.backup}' if file.backup else ''}"
 
 
-def _totals(count: int, found: list[Any]) -> str:
-    records = [one for one in found if isinstance(one, SalvagedRecords)]
-    datasets = [one for one in found if hasattr(one, "datasets")]
+def _totals(count: int, found: list[SalvageReport]) -> str:
     written = sum(not one.is_empty for one in found)
-    parts = [f"{written:,} of {counted(count, 'file')} written"]
-    if records:
-        lost = sum(one.records_lost_at_least for one in records)
-        parts.append(f"{counted(sum(one.records_kept for one in records), 'record')} kept, at least {lost:,} lost")
-    if datasets:
-        lost = sum(one.rows_lost for one in datasets)
-        parts.append(f"{counted(sum(len(one.datasets) for one in datasets), 'dataset')} kept, {lost:,} rows lost")
-    return "; ".join(parts)
-
-
-# ---- HDF5
-
-
-def _show_losses(screen: Screen, found: SalvagedHDF5) -> None:
-    for what in ("lost", "doubtful"):
-        rows = [
-            (dataset.path, f"{getattr(dataset, f'rows_{what}'):,} of {dataset.rows:,}", _ranges(ranges))
-            for dataset in found.datasets
-            if (ranges := getattr(dataset, what))
-        ]
-        if rows:
-            screen.table(["dataset", f">rows {what}", "which"], rows, indent=2)
-            screen.print()
-
-
-def _ranges(lost: list[tuple[int, int]]) -> str:
-    shown = ", ".join(f"{low:,}–{high - 1:,}" if high - low > 1 else f"{low:,}" for low, high in lost[:_SHOWN_RANGES])
-    return shown + (f" … ({len(lost)} ranges)" if len(lost) > _SHOWN_RANGES else "")
+    kinds = {type(one): one for one in found}.values()
+    totals = [kind.total([one for one in found if type(one) is type(kind)]) for kind in kinds]
+    return "; ".join([f"{written:,} of {counted(count, 'file')} written", *totals])

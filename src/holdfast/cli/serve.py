@@ -94,7 +94,7 @@ def serve(
             ack=ack,
             queue_bytes=memory,
             segment_bytes=part_size,
-            seal_after_s=part_after,
+            seal_after=part_after,
             token=None if token_file is None else _token_of(token_file),
             take_over=take_over,
             codec=codec,

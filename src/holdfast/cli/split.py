@@ -36,7 +36,7 @@ from .._util.text import counted, printable
 from ..data.file_tools.parallel_files import total_bytes
 from ..data.file_tools.split import Shards
 from ..data.file_tools.split import split as split_files
-from ..data.formats.targets import MOST_SHARDS
+from ..data.formats.targets import MAX_SHARDS
 from ..data.formats.tfrecord.manifest import MANIFEST_NAME
 from ..data.inputs import expand
 from .app import COMPRESSION, FINE, command, jobs_option, size_of, usage_error, usage_errors
@@ -45,7 +45,7 @@ from .console import Screen, bar_for, show_files
 
 @command(__doc__)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("-n", "--parts", type=click.IntRange(1, MOST_SHARDS), metavar="N", help="Write N files.")
+@click.option("-n", "--parts", type=click.IntRange(1, MAX_SHARDS), metavar="N", help="Write N files.")
 @click.option("--size", callback=size_of, metavar="SIZE", help="Write files of at most SIZE: 256MB, 1.5GiB, …")
 @click.option("-o", "--out", required=True, metavar="DIR", help="The directory for the files; created if missing.")
 @click.option("--name", metavar="NAME", help="The prefix of the file names.  [default: that of the first FILE]")

@@ -74,7 +74,6 @@ from .app import Command, command, usage_error
 from .console import Screen
 
 _CAP = "SOFT[:HARD]"
-_MODES = click.Choice([mode.value for mode in RestartMode])
 
 
 class _SuperviseCommand(Command):

@@ -12,8 +12,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from .._util.terminal import TableColumn, make_table
 from .._util.text import printable
-from .console import Screen, show_rest
+from .console import PIPE_WIDTH, Screen, show_rest
 
 if TYPE_CHECKING:
     from ..data.formats.base import Problem  # loads numpy
@@ -41,7 +42,14 @@ class AnyTerminal:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, terminal: bool, indent: int = 0) -> Padding:
-    """Makes a table. A head that begins with `>` aligns its column to the right."""
+    """Makes a table. A head that begins with `>` aligns its column to the right; with a head that begins with `~`, each
+    row is one line, and that column is cut."""
+    if any(head.startswith("~") for head in heads):
+        columns = [TableColumn(head.lstrip(">~"), right=head[0] == ">", cut=head[0] == "~") for head in heads]
+        cells = [[Text(printable(cell)) for cell in row] for row in rows]
+        return Padding(
+            make_table(columns, cells, (80 if terminal else PIPE_WIDTH) - indent), (0, 0, 0, indent), expand=False
+        )
     made = Table(
         box=SIMPLE_HEAD if terminal else None,
         padding=(0, 2, 0, 0),

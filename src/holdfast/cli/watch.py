@@ -161,12 +161,12 @@ def watch(
     store = Store(db, every_s)
     collector = WatchCollector(Selection(pids=pids, names=names, label=label), store, every_s=every_s)
     server = None
-    notifier = Notifier(notify, webhook, _complain)
+    notifier = Notifier(notify, webhook, _warn)
     try:
         first = collector.round()  # before the server listens: its first answer is complete
         if where is not None:
             server = WatchServer(collector, where, clock=time.time, token=token or None, eta_s=eta_s)
-            _say(screen, {"url": server.url}, f"watching at {server.url}; press Ctrl-C to stop")
+            _report(screen, {"url": server.url}, f"watching at {server.url}; press Ctrl-C to stop")
         rounds = Rounds(screen, collector, notifier, stop, stays=server is not None)
         was_stopped = rounds.run(first, for_s)
         document = collector.document(history=False)
@@ -175,7 +175,7 @@ def watch(
             server.close()
         notifier.close()
         collector.close()
-    _say(screen, _summary(document), document["sentence"])
+    _report(screen, _summary(document), document["sentence"])
     return FINE if was_stopped else _exit_code(document)
 
 
@@ -208,7 +208,7 @@ class Rounds:
         waiting = [name for name in self._collector.selection.names if not self._collector.has_seen(name)]
         if waiting:
             text = f"no process has {waiting[0]!r} in its command line yet: waiting for one"
-            _say(self._screen, {"waiting": waiting}, text)
+            _report(self._screen, {"waiting": waiting}, text)
         start = time.monotonic()
         every_s = self._collector.every_s
         number = 0
@@ -239,16 +239,16 @@ class Rounds:
 
     def _announce(self, events: list[EventState]) -> None:
         for event in events:
-            _say(self._screen, dict(event), _line(event))
+            _report(self._screen, dict(event), _line(event))
         for message in self._collector.messages:
             self._notifier.send(message, self._collector.target_facts(message["target"]))
         notices = self._collector.store.notices
         while notices:
-            _complain(notices.pop(0))
+            _warn(notices.pop(0))
         problems = self._collector.all_problems
         for problem in problems:
             if problem not in self._problems:
-                _complain(problem)
+                _warn(problem)
         self._problems = problems
 
 
@@ -257,7 +257,7 @@ def _line(event: EventState) -> str:
     return f"{at}  {event['target']}  {event['kind']}  {event['text']}"
 
 
-def _say(screen: Screen, facts: dict[str, Any], line: str) -> None:
+def _report(screen: Screen, facts: dict[str, Any], line: str) -> None:
     """Prints one line of text or of JSON at once: other programs wait for it."""
     if screen.as_json:
         screen.line(facts)
@@ -265,7 +265,7 @@ def _say(screen: Screen, facts: dict[str, Any], line: str) -> None:
         screen.print(printable(line))
 
 
-def _complain(sentence: str) -> None:
+def _warn(sentence: str) -> None:
     print(f"holdfast: {printable(sentence)}", file=sys.stderr, flush=True)
 
 

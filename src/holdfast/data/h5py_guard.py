@@ -221,10 +221,13 @@ _wrapper: Any = None
 def protect_h5py(*, overwrite: bool = False) -> Protection:
     """Guards every h5py.File opened from now on in this process and those forked from it, until `undo()`.
 
-    Raises for mode `w` on a file that is not empty (`overwrite` allows it); for writing to a file that another process
+    Opening raises for mode `w` on a file that is not empty; for writing to a file that another process
     has locked; for writing with HDF5's locks off. A forked child is detached from files its parent has open for
     writing. May be called any number of times; each call needs its own `undo()`, and one call without `overwrite` is
     enough to raise.
+
+    Args:
+        overwrite: Allow mode `w` on a file that is not empty.
     """
     made = Protection(overwrite)
     _active.append(made)

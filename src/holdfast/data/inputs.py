@@ -14,14 +14,17 @@ import posixpath
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from itertools import islice
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from ..errors import InputError, MissingFileError
+from ..errors import InputError, MissingFileError, cannot_open
 from ..schema import schema_file_name
+from .formats.folder_index import FileKey
 from .formats.part_record import order_of_part_name
-from .formats.registry import SAMPLE_SUFFIXES, has_shard_content, is_shard_name, titles
+from .formats.parts_manifest import check_parts, check_remote_parts, no_parts
+from .formats.registry import FORMATS, SAMPLE_SUFFIXES, has_shard_content, is_shard_name, titles
 from .remote_fs import Options, ask, open_store, url_of
 
 Given = str | os.PathLike[str]
@@ -30,7 +33,8 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LOCAL = re.compile(r"(file|local)://")
 _NEVER_DATA = re.compile(r"\.(index|json|partial|tmp|temp|part|bak|corrupt(\.\d+)?)$|~$", re.IGNORECASE)
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
-_MAX_NAMES = 100_000  # that one pattern may expand to
+_AS_ZEROS = str.maketrans("123456789", "0" * 9)
+_MAX_NAMES = 10_000_000  # that one pattern may expand to
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a FIFO",
@@ -49,12 +53,14 @@ class SourceSpec:
     is_files: it is small files, one sample each
     files:    which ones; empty: all in the folder
     is_run:   it is a dataset directory of hold.write, which only commands want as a whole
+    key:      which version of a local file it is, if that was looked at
     """
 
     path: str
     is_files: bool = False
     files: tuple[str, ...] = ()
     is_run: bool = False
+    key: FileKey | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_remote(self) -> bool:
@@ -67,11 +73,7 @@ def find_sources(what: Given | Iterable[Given], options: Mapping[str, Any] | Non
 
     options: storage options for URLs, as fsspec takes them
     """
-    found = list(_join_small(_find_all(what, _Search(options))))
-    check_unique(
-        (path if spec.is_remote else identify(path), path) for spec in found for path in spec.files or (spec.path,)
-    )
-    return found
+    return list(_join_small(_find_all(what, _Search(options, seen={}))))
 
 
 def find_files(what: Given | Iterable[Given], *, whole_runs: bool = False) -> list[SourceSpec]:
@@ -81,7 +83,7 @@ def find_files(what: Given | Iterable[Given], *, whole_runs: bool = False) -> li
     returned instead of its parts, also one that lacks its schema.json.
     """
     found = []
-    for spec in _find_all(what, _Search(check=False, whole_runs=whole_runs)):
+    for spec in _find_all(what, _Search(whole_runs=whole_runs)):
         if spec.is_remote:
             raise InputError(f"{spec.path}: expected a local file, got a URL; download it first")
         if spec.is_files and not spec.files:
@@ -115,13 +117,18 @@ def _find_all(what: Given | Iterable[Given], search: _Search) -> Iterator[Source
 
 
 def _checked(what: Given | Iterable[Given]) -> Iterator[str]:
-    items = [_text(item) for item in _items(what)]
+    items = given_paths(what)
     for item in items:
         # In a list it comes from a shell's glob, which knows no data; alone, somebody means it.
         if len(items) > 1 and _NEVER_DATA.search(item) and os.path.isfile(item):
             text = "expected data files, by its name this is metadata, a backup or unfinished"
             raise InputError(f"{item}: {text}: leave it out, or quote the glob so that holdfast expands it")
         yield item
+
+
+def given_paths(what: Given | Iterable[Given]) -> list[str]:
+    """Returns what was given as a list of texts, not expanded."""
+    return [_text(item) for item in _items(what)]
 
 
 def _items(what: Given | Iterable[Given]) -> list[Given]:
@@ -153,18 +160,21 @@ def _shown(thing: object) -> str:
 class _Search:
     """Finds the files that one path, glob, folder or URL means.
 
-    check:      raise an error for a file that cannot be read; otherwise opening it reports that
+    seen:       raise an error for a file that cannot be read, or that is here by its identity; None: opening it
+                reports what is wrong
     whole_runs: take a dataset directory as a whole, not its parts
     """
 
     options: Mapping[str, Any] | None = None
-    check: bool = True
+    seen: dict[object, str] | None = None
     whole_runs: bool = False
 
     def find(self, text: str) -> Iterator[SourceSpec]:
         if is_url(text):
             for one in expand_braces(text):
-                yield from map(SourceSpec, find_remote(one, self.options))
+                for url in find_remote(one, self.options):
+                    self._add(url, url)
+                    yield SourceSpec(url)
         elif os.path.lexists(text):  # a file name may contain brackets and braces
             yield from self._at(text)
         else:
@@ -177,7 +187,7 @@ class _Search:
         elif self._is_run(path):
             parts = list(self._run(path))
             if not parts:
-                raise _no_parts(path)
+                raise no_parts(path)
             yield from parts
         else:
             yield from self._below(path)
@@ -187,35 +197,51 @@ class _Search:
         for path in files or folders:
             yield from [self._file(path)] if files else self._at(path)
 
-    def _file(self, path: str) -> SourceSpec:
-        if self.check:
-            check_file(path)
-        return SourceSpec(os.path.dirname(path) or ".", True, (path,)) if is_small_file(path) else SourceSpec(path)
+    def _file(self, path: str, may_be_small: bool = True) -> SourceSpec:
+        key = None
+        if self.seen is not None:
+            info = check_file(path)
+            self._add((info.st_dev, info.st_ino), path)
+            key = FileKey.of(info)
+        if may_be_small and is_small_file(path):
+            return SourceSpec(os.path.dirname(path) or ".", True, (path,))
+        return SourceSpec(path, key=key)
+
+    def _add(self, identity: object, path: str) -> None:
+        """Raises an InputError for a file that came before: its samples would be read twice."""
+        if self.seen is not None:
+            if identity in self.seen:
+                raise _given_twice(path, self.seen[identity])
+            self.seen[identity] = path
 
     def _below(self, folder: str) -> Iterator[SourceSpec]:
         """Yields the shards in a folder and below it; the folder itself if it has only other files."""
         shards: list[tuple[str, bool]] = []
         has_files = False
-        for path, is_run in self._walk(folder):
-            if is_run or is_shard(path):
+        for path, is_run, kind in self._walk(folder):
+            if is_run or kind.is_shard or (not kind.has_suffix and has_shard_content(path)):
                 shards.append((path, is_run))
             else:
                 has_files = True
         shards.sort(key=lambda shard: os.fsencode(shard[0]))
-        found = [spec for path, is_run in shards for spec in (self._run(path) if is_run else [self._file(path)])]
+        found = [spec for path, is_run in shards for spec in (self._run(path) if is_run else [self._file(path, False)])]
         if not found and not has_files:
             raise InputError(f"{folder}: expected a folder with shards or files in it, there are none")
         yield from found or [SourceSpec(folder, True)]
 
-    def _walk(self, folder: str) -> Iterator[tuple[str, bool]]:
+    def _walk(self, folder: str) -> Iterator[tuple[str, bool, _Kind]]:
         """Yields all data files, and the dataset directories, with True. Links to folders are not followed."""
         for here, folders, files in os.walk(folder, onerror=_cannot_list):
             if here != folder and "parts" in folders and self._is_run(here):
                 folders.clear()
-                yield here, True
+                yield here, True, _kind_of_name(here)
                 continue
             folders[:] = [name for name in folders if not is_beside(name)]
-            yield from ((os.path.join(here, name), False) for name in files if not is_beside(name))
+            prefix = os.path.join(here, "")
+            for name in files:
+                kind = _kind_of_name(name)
+                if not kind.is_beside:
+                    yield prefix + name, False, kind
 
     def _is_run(self, path: str) -> bool:
         return is_run(path, with_schema=not self.whole_runs)
@@ -224,11 +250,9 @@ class _Search:
         if self.whole_runs:
             return [SourceSpec(path, is_run=True)]
         parts = os.path.join(path, "parts")
-        return [self._file(os.path.join(parts, name)) for name in committed(_names_in(parts))]
-
-
-def _no_parts(path: str) -> InputError:
-    return InputError(f"{path}: expected committed parts, this dataset directory has none yet")
+        names = _names_in(parts)
+        check_parts(path, names)
+        return [self._file(os.path.join(parts, name)) for name in committed(names)]
 
 
 def _join_small(specs: Iterable[SourceSpec]) -> Iterator[SourceSpec]:
@@ -346,7 +370,7 @@ def size_of_run(path: str) -> int:
 
 
 def is_url(text: str) -> bool:
-    return _URL.match(text) is not None
+    return "://" in text and _URL.match(text) is not None
 
 
 def local_path(text: str) -> str:
@@ -357,20 +381,38 @@ def local_path(text: str) -> str:
     return os.path.expanduser(text) if text.startswith("~") else text
 
 
+class _Kind(NamedTuple):
+    is_beside: bool
+    is_shard: bool
+    is_small: bool
+    has_suffix: bool
+
+
 def is_small_file(path: str) -> bool:
     """Whether the file is one sample."""
-    return path.lower().endswith(SAMPLE_SUFFIXES)
+    return _kind_of_name(path).is_small
 
 
 def is_beside(path: str) -> bool:
     """Whether the file is hidden, a backup, unfinished or metadata, and so never data in a folder or a glob."""
-    name = path.rpartition("/")[2]
-    return name.startswith(".") or _NEVER_DATA.search(name) is not None
+    return _kind_of_name(path).is_beside
 
 
-def is_shard(path: str) -> bool:
-    """Whether a file in a folder is a shard: by its name, or by its content if the name has no suffix."""
-    return is_shard_name(path) or ("." not in os.path.basename(path) and has_shard_content(path))
+def _kind_of_name(path: str) -> _Kind:
+    stem, dot, suffix = path.rpartition("/")[2].rpartition(".")
+    return _kind_of(stem.translate(_AS_ZEROS), dot + suffix, len(FORMATS))
+
+
+@lru_cache(maxsize=4096)
+def _kind_of(stem: str, suffix: str, _: int) -> _Kind:
+    """Shards of a dataset differ in the digits of their stems, which are zeros here: it is called once for all."""
+    name = stem + suffix
+    return _Kind(
+        is_beside=name.startswith(".") or _NEVER_DATA.search(name) is not None,
+        is_shard=is_shard_name(name),
+        is_small=name.lower().endswith(SAMPLE_SUFFIXES),
+        has_suffix="." in name,
+    )
 
 
 def is_glob(text: str) -> bool:
@@ -393,10 +435,20 @@ def committed(names: list[str]) -> list[str]:
 
 def expand_braces(text: str) -> Iterator[str]:
     """Expands `{a,b}` and `{000..031}`, as WebDataset and shells do. Other braces stay."""
-    for number, one in enumerate(_expand(text)):
-        if number == _MAX_NAMES:
-            raise InputError(f"{text}: expected braces that expand to up to {_MAX_NAMES:,} names, got more")
-        yield one
+    if _count(text) > _MAX_NAMES:
+        raise InputError(f"{text}: expected braces that expand to up to {_MAX_NAMES:,} names, got {_count(text):,}")
+    yield from _expand(text)
+
+
+def _count(text: str) -> int:
+    """Counts the names that a pattern expands to, without making them."""
+    start = text.find("{")
+    parts = _inside(text, start) if start >= 0 else None
+    if parts is None:
+        return 1
+    found = _RANGE.fullmatch(parts[0]) if len(parts) == 1 else None
+    here = abs(int(found[2]) - int(found[1])) + 1 if found else sum(map(_count, parts))
+    return here * _count(text[start + sum(map(len, parts)) + len(parts) + 1 :])
 
 
 def _expand(text: str) -> Iterator[str]:
@@ -440,8 +492,8 @@ def _choices(parts: list[str]) -> Iterator[str]:
 # ---- files on this machine
 
 
-def check_file(path: str) -> str:
-    """Returns the path. Raises an InputError if it is not a file that can be read."""
+def check_file(path: str) -> os.stat_result:
+    """Returns what the file is. Raises an InputError if it is not one that can be read."""
     try:
         info = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -451,9 +503,17 @@ def check_file(path: str) -> str:
     if not stat.S_ISREG(info.st_mode):
         kind = _KINDS.get(stat.S_IFMT(info.st_mode), "something else")
         raise InputError(f"{path}: expected a file, this is {kind}")
-    if not os.access(path, os.R_OK, effective_ids=True):
+    if info.st_mode & 0o444 != 0o444 and not os.access(path, os.R_OK, effective_ids=True):
         raise InputError(f"{path}: no permission to read it")
-    return path
+    return info
+
+
+def stat_file(path: str) -> FileKey:
+    """Returns which version of a file is there. Raises an InputError if it cannot be found."""
+    try:
+        return FileKey.of(os.stat(path))
+    except OSError as error:
+        raise cannot_open(path, error) from error
 
 
 def identify(path: str) -> tuple[int, int]:
@@ -527,13 +587,20 @@ def _in_folder(url: str, fs: Any, path: str) -> list[str]:
     names = []
     for unit in sorted(units, key=os.fsencode):
         if unit in runs:
+            listed = map(posixpath.basename, units[unit])
+            check_remote_parts(url_of(url, unit), listed, partial(_names_below, url, fs, f"{unit}/parts"))
             names += committed(units[unit])
         elif not any(unit.startswith(f"{run}/") for run in runs):
             names.append(unit)
     names = [name for name in names if is_shard_name(name)] or [name for name in names if is_small_file(name)]
     if not names and path in has_schema:
-        raise _no_parts(url)
+        raise no_parts(url)
     return names
+
+
+def _names_below(url: str, fs: Any, path: str) -> list[str]:
+    fs.invalidate_cache()
+    return [posixpath.basename(name) for name in ask(url, lambda: fs.find(path))]
 
 
 # ---- messages
@@ -544,9 +611,13 @@ def check_unique(files: Iterable[tuple[object, str]]) -> None:
     seen: dict[object, str] = {}
     for identity, path in files:
         if identity in seen:
-            other = f": {seen[identity]} is the same file" if seen[identity] != path else ""
-            raise InputError(f"{path}: expected every file once, got it twice{other}")
+            raise _given_twice(path, seen[identity])
         seen[identity] = path
+
+
+def _given_twice(path: str, before: str) -> InputError:
+    other = f": {before} is the same file" if before != path else ""
+    return InputError(f"{path}: expected every file once, got it twice{other}")
 
 
 def nothing_matches(pattern: str, beside: str = "") -> MissingFileError:

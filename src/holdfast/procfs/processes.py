@@ -176,18 +176,18 @@ class Vitals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindSample:
-    """The kinds of `looked` descriptors that were sampled evenly from all `fd_count` of them."""
+    """The kinds of `sampled` descriptors that were sampled evenly from all `fd_count` of them."""
 
     fd_count: int
-    looked: int
+    sampled: int
     seen: dict[Kind, int]
 
     @property
     def estimate(self) -> dict[Kind, int]:
         """Estimates how many descriptors of each kind the process has."""
-        if not self.looked:
+        if not self.sampled:
             return {}
-        return {kind: round(times * self.fd_count / self.looked) for kind, times in self.seen.items()}
+        return {kind: round(times * self.fd_count / self.sampled) for kind, times in self.seen.items()}
 
 
 def parse_statm(text: str) -> int | None:
@@ -255,7 +255,7 @@ def sample_kinds(procfs: ProcFS, pid: int, n: int = 300, chance: random.Random |
         numbers = [numbers[chance.randrange(edges[at], edges[at + 1])] for at in range(n)]
     found = describe_all(procfs, pid, numbers)
     fds = count(procfs, pid)
-    return KindSample(fd_count=total if fds is None else fds, looked=len(found), seen=count_kinds(found))
+    return KindSample(fd_count=total if fds is None else fds, sampled=len(found), seen=count_kinds(found))
 
 
 MANY_FDS = 64

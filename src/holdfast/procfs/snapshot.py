@@ -53,7 +53,7 @@ def _descriptor(one: Descriptor, end: PipeEnd | SocketEnd | None) -> dict[str, A
     if one.socket is not None:
         plain["socket"] = one.socket._asdict()
     if end is not None:
-        plain |= {"fate": str(end.peer_state), "peers": list(end.peers)}
+        plain |= {"peer_state": str(end.peer_state), "peers": list(end.peers)}
         if isinstance(end, PipeEnd):
             plain["access"] = end.access
     return plain
@@ -260,9 +260,16 @@ def _process_snapshot(
 
 
 def snapshot(pid: int | None = None, tree: bool = True) -> Snapshot:
-    """Returns the current state of a process, by default this one, and of its descendants.
+    """Returns the current state of a process and of its descendants.
 
     It holds descriptors by kind with their paths and peers, limits and how much of each is used, size, threads and age.
-    With no descriptor free it still reports this process. Raises InputError if there is no such process.
+    With no descriptor free it still reports this process.
+
+    Args:
+        pid: The process; by default this one.
+        tree: False: without its descendants.
+
+    Raises:
+        InputError: There is no such process.
     """
     return take_snapshot(pid, tree)

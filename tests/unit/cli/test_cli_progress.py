@@ -15,7 +15,7 @@ def test_short_work_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "")
 
 
-def test_where_nobody_looks_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_nobody_watches_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     with Bar("working", 100, shown=False, after_s=0) as bar:
         bar.advance(100)
     assert capsys.readouterr() == ("", "")

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from holdfast._util.text import counted, printable
-from holdfast.cli.inspect import as_text
 from holdfast.cli.tables import table
+from holdfast.data.formats.sections import as_text
 from holdfast.data.formats.tfrecord.inspect import as_json
 
 

@@ -122,7 +122,7 @@ def test_without_the_guard_it_would_be_empty(path: Path) -> None:
         assert path.stat().st_size == 0
 
 
-def test_a_reader_is_told_who_writes(path: Path) -> None:
+def test_a_reader_is_reported_who_writes(path: Path) -> None:
     with python(HOLDS, path, "a", "on") as child, protect_h5py():
         with pytest.raises(HeldFileError, match=f"process {child.pid} "):
             h5py.File(path)
@@ -259,7 +259,7 @@ def test_what_an_inherited_handle_does_without_the_guard(tmp_path: Path) -> None
     assert run_fork(tmp_path / "a.h5", "not guarded") != "3200 30 4.0"
 
 
-def test_a_child_is_told_whose_file_it_is(path: Path) -> None:
+def test_a_child_is_reported_whose_file_it_is(path: Path) -> None:
     parent = os.getpid()
 
     def child() -> None:

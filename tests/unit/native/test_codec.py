@@ -90,11 +90,11 @@ def test_starts_bound_the_walk(codec_impl: Any) -> None:
         codec_impl.scan(data, 0, len(data), True, bytes(16))
 
 
-@pytest.mark.parametrize("most", [-1, 0, 1, 2, 3, 4])
-def test_records_are_bounded(codec_impl: Any, most: int) -> None:
+@pytest.mark.parametrize("maximum", [-1, 0, 1, 2, 3, 4])
+def test_records_are_bounded(codec_impl: Any, maximum: int) -> None:
     data = stream(b"1", b"2", b"3")
-    wanted = [b"1", b"2", b"3"][: max(most, 0)]
-    assert codec_impl.records(data, 0, len(data), True, most) == (wanted, 17 * len(wanted), codec.OK, 0)
+    wanted = [b"1", b"2", b"3"][: max(maximum, 0)]
+    assert codec_impl.records(data, 0, len(data), True, maximum) == (wanted, 17 * len(wanted), codec.OK, 0)
 
 
 @pytest.mark.parametrize("verify", [False, True])

@@ -199,8 +199,8 @@ UNKNOWN = st.one_of(
 )
 
 
-def joined(*parts: st.SearchStrategy[bytes], most: int = 4) -> st.SearchStrategy[bytes]:
-    return st.lists(st.one_of(*parts), max_size=most).map(b"".join)
+def joined(*parts: st.SearchStrategy[bytes], maximum: int = 4) -> st.SearchStrategy[bytes]:
+    return st.lists(st.one_of(*parts), max_size=maximum).map(b"".join)
 
 
 def within(number: int, content: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
@@ -219,11 +219,11 @@ def odd_records() -> st.SearchStrategy[bytes]:
         UNKNOWN,
     )
     bytes_list = joined(st.lists(STRINGS, max_size=3).map(lambda values: strings(*values)), UNKNOWN)
-    feature = joined(within(1, bytes_list), within(2, float_list), within(3, int_list), UNKNOWN, most=3)
+    feature = joined(within(1, bytes_list), within(2, float_list), within(3, int_list), UNKNOWN, maximum=3)
     key = within(1, KEYS.map(str.encode))
     feature_entry = joined(key, within(2, feature), UNKNOWN)
     list_entry = joined(key, within(2, joined(within(1, feature), UNKNOWN)), UNKNOWN)
-    context = within(1, joined(within(1, feature_entry), UNKNOWN, most=6))
+    context = within(1, joined(within(1, feature_entry), UNKNOWN, maximum=6))
     lists = within(2, joined(within(1, list_entry), UNKNOWN))
     return joined(context, context, lists, UNKNOWN)
 
@@ -319,11 +319,11 @@ def test_random_bytes(impl: Any, fields: list[Field], record: bytes) -> None:
 # ---- against each other ------------------------------------------------------------------------------------
 
 
-def feed_all(impl: Any, fields: list[Field], data: bytes, verify: bool, most: int) -> tuple[Any, ...]:
+def feed_all(impl: Any, fields: list[Field], data: bytes, verify: bool, maximum: int) -> tuple[Any, ...]:
     decoder = impl.Decoder(fields)
-    fed = decoder.feed(data, 0, len(data), verify, most, 3, 1000)
+    fed = decoder.feed(data, 0, len(data), verify, maximum, 3, 1000)
     rows = decoder.rows()
-    again = decoder.feed(data, fed[1], len(data), verify, most + 1, 3 + fed[0], 1000 + fed[1])
+    again = decoder.feed(data, fed[1], len(data), verify, maximum + 1, 3 + fed[0], 1000 + fed[1])
     return fed, rows, again, decoder.faults(), decoder.rows(), plain(decoder.take()), decoder.rows()
 
 
@@ -333,16 +333,16 @@ def feed_all(impl: Any, fields: list[Field], data: bytes, verify: bool, most: in
     records=st.lists(ANY_RECORD, max_size=4),
     damage=st.lists(CHANGES, max_size=1),
     verify=st.booleans(),
-    most=st.integers(0, 5),
+    maximum=st.integers(0, 5),
 )
 def test_both_decode_the_same(
-    fields: list[Field], records: list[bytes], damage: list[Any], verify: bool, most: int
+    fields: list[Field], records: list[bytes], damage: list[Any], verify: bool, maximum: int
 ) -> None:
     compiled, pure = load("compiled"), load("pure")
     data = b"".join([pure.frame(record) for record in records])
     for how in damage:
         data = change(data, how)
-    assert feed_all(compiled, fields, data, verify, most) == feed_all(pure, fields, data, verify, most)
+    assert feed_all(compiled, fields, data, verify, maximum) == feed_all(pure, fields, data, verify, maximum)
 
 
 @SETTINGS
@@ -401,9 +401,9 @@ def test_both_walk_and_search_the_same(
 
 
 @st.composite
-def splits(draw: st.DrawFn, most: int) -> Any:
+def splits(draw: st.DrawFn, maximum: int) -> Any:
     """Nearly always good."""
-    values = sorted(draw(st.lists(st.integers(0, 4), max_size=most)))
+    values = sorted(draw(st.lists(st.integers(0, 4), max_size=maximum)))
     values = [0, *values] if draw(st.integers(0, 9)) else draw(st.lists(st.integers(-2, 9), max_size=4))
     return np.array(values, np.int64)
 

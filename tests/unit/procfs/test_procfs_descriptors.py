@@ -94,7 +94,7 @@ OPENERS: dict[Kind, Callable[[Path], int]] = {
 
 
 @pytest.mark.parametrize("kind", OPENERS)
-def test_real_descriptors_are_told_apart(kind: Kind, tmp_path: Path) -> None:
+def test_real_descriptors_are_distinguished(kind: Kind, tmp_path: Path) -> None:
     fd = OPENERS[kind](tmp_path)
     try:
         found = describe(REAL, ME, fd)

@@ -36,13 +36,13 @@ def test_the_vitals_of_an_ended_process_are_unknown() -> None:
         assert read_vitals(REAL, child.pid) == Vitals(fds=None, rss_bytes=None, threads=None)
 
 
-def test_few_descriptors_are_all_looked_at() -> None:
+def test_few_descriptors_are_all_inspected() -> None:
     with ExitStack() as stack:
         for _ in range(3):
             stack.callback(os.close, os.eventfd(0))
         seen = sample_kinds(REAL, ME)
     assert seen is not None
-    assert seen.fd_count == seen.looked
+    assert seen.fd_count == seen.sampled
     assert seen.estimate[Kind.EVENTFD] >= 3
 
 
@@ -55,7 +55,7 @@ def _many() -> FakeProc:
 
 def test_a_sample_is_even() -> None:
     seen = sample_kinds(_many(), 7, 100, random.Random(1))
-    assert seen == KindSample(fd_count=1000, looked=100, seen={Kind.PIPE: 75, Kind.DEVICE: 25})
+    assert seen == KindSample(fd_count=1000, sampled=100, seen={Kind.PIPE: 75, Kind.DEVICE: 25})
     assert seen.estimate == {Kind.PIPE: 750, Kind.DEVICE: 250}
 
 
@@ -71,6 +71,6 @@ def test_what_may_not_be_sampled() -> None:
     fake = _many()
     fake.denied.add("/proc/7/fd")
     assert sample_kinds(fake, 7) is None
-    assert KindSample(fd_count=3, looked=0, seen={}).estimate == {}
+    assert KindSample(fd_count=3, sampled=0, seen={}).estimate == {}
     with pytest.raises(ValueError, match="at least one"):
         sample_kinds(fake, 7, 0)

@@ -116,7 +116,7 @@ def test_another_users_process_is_unknown_not_orphaned() -> None:
     assert [end.peer_state for end in seen.root.ends] == [PeerState.UNKNOWN]
 
 
-def test_a_child_that_ends_during_the_look_is_left_out() -> None:
+def test_a_child_that_ends_during_the_snapshot_is_left_out() -> None:
     class Ending(FakeProc):
         def readlink(self, path: str) -> str:
             for gone in [one for one in (*self.files, *self.links) if one.startswith("/proc/8/")]:
@@ -129,7 +129,7 @@ def test_a_child_that_ends_during_the_look_is_left_out() -> None:
     assert [proc.process.pid for proc in seen.processes] == [7]
 
 
-def test_a_pid_given_out_again_during_the_look_is_left_out() -> None:
+def test_a_pid_given_out_again_during_the_snapshot_is_left_out() -> None:
     class Reused(FakeProc):
         def readlink(self, path: str) -> str:
             self.add_process(8, ppid=1, start=9000)
@@ -163,7 +163,7 @@ print(json.dumps({
     "dead": sorted(end.fd for end in root.ends if end.peer_state == "dead") == sorted([a, d]),
     "self": sorted(end.fd for end in root.ends if end.peer_state == "self") == sorted([e, f]),
     "tightest": seen.tightest.name, "headroom": seen.tightest.headroom,
-    "sampled": sample.looked, "rss": bool(root.process.rss_bytes), "threads": root.process.threads,
+    "sampled": sample.sampled, "rss": bool(root.process.rss_bytes), "threads": root.process.threads,
     "start": root.process.start_ticks is not None,
 }))
 """
@@ -239,7 +239,7 @@ def test_a_child_nobody_waited_for() -> None:
     assert _run(ZOMBIE) == [True, "Z", 0]
 
 
-def test_a_look_as_json() -> None:
+def test_a_snapshot_as_json() -> None:
     fake = _fake()
     fake.files["/proc/7/limits"] = "Max open files            1024                 unlimited            files\n"
     fake.files["/proc/7/limits"] += "Max processes             unlimited            unlimited            processes\n"
@@ -266,7 +266,7 @@ def test_a_look_as_json() -> None:
         "kind": "pipe",
         "target": "pipe:[10]",
         "inode": 10,
-        "fate": "unknown",
+        "peer_state": "unknown",
         "peers": [],
         "access": "r",
     }
@@ -276,20 +276,20 @@ def test_a_look_as_json() -> None:
     assert seen.root.as_dict() == seen.as_dict()["processes"][0]
 
 
-def test_a_real_look_as_json() -> None:
+def test_a_real_snapshot_as_json() -> None:
     one, other = socket.socketpair()
     with one, other:
         plain = json.loads(json.dumps(take_snapshot().as_dict(descriptors=True), allow_nan=False))
         fd = one.fileno()
     root = plain["processes"][0]
     found = next(each for each in root["descriptors"] if each["fd"] == fd)
-    assert found["fate"] == "self"
+    assert found["peer_state"] == "self"
     assert found["socket"]["family"] == "unix"
     assert root["socket_ends"]["self"] >= 2
     assert {limit["name"] for limit in plain["shared"]} >= {"file_max", "nr_open", "cgroup_pids", "dev_shm_bytes"}
 
 
-def test_a_look_in_one_line() -> None:
+def test_a_snapshot_in_one_line() -> None:
     fake = _fake()
     seen = take_snapshot(7, procfs=fake)
     assert str(seen.root) == "7 worker --flag: 1 descriptors (pipe 1)"
@@ -300,7 +300,7 @@ def test_a_look_in_one_line() -> None:
     assert "? descriptors" in repr(take_snapshot(7, procfs=fake))
 
 
-def test_collecting_garbage_goes_on_after_a_look() -> None:
+def test_collecting_garbage_goes_on_after_a_snapshot() -> None:
     take_snapshot(tree=False)
     assert gc.isenabled()
     gc.disable()

@@ -62,7 +62,7 @@ def test_not_yet_accepted_is_not_closed() -> None:
     assert UnixRow(6, stream, 1, None, 0).far is None
 
 
-def test_the_kernel_tells_of_real_sockets() -> None:
+def test_the_kernel_reports_real_sockets() -> None:
     with ExitStack() as stack:
         one, other = map(stack.enter_context, socket.socketpair())
         left, gone = socket.socketpair()

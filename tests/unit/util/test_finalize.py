@@ -115,7 +115,7 @@ def test_one_that_fails_does_not_keep_the_others(monkeypatch: pytest.MonkeyPatch
     assert [str(args.exc_value) for args in said] == ["while it was closed"]
 
 
-def test_where_no_thread_can_be_had_the_next_one_closes_both(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_thread_can_start_the_next_one_closes_both(monkeypatch: pytest.MonkeyPatch) -> None:
     where, close = noting()
 
     def refuse(self: threading.Thread) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 
 import pytest
@@ -38,3 +40,24 @@ def test_the_first_failure_stops_the_rest() -> None:
     with pytest.raises(KeyError, match="first"):
         run_all(work, range(100), 2, stop)
     assert len(stopped) < 3  # those under way; the others were never begun
+
+
+def test_a_signal_while_threads_start_leaves_no_work_running() -> None:
+    """The first work interrupts the main thread, which still waits for the start of that thread."""
+    stop, running = Stop(), threading.Event()
+
+    def work(n: int) -> None:
+        running.set()
+        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            while True:
+                stop.check()
+        finally:
+            running.clear()
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_all(work, range(2), 2, stop)
+        assert not running.is_set()
+    finally:
+        stop.set()

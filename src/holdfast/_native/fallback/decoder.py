@@ -215,7 +215,7 @@ class Decoder:
         verify_data: bool,
         max_rows: int,
         record: int,
-        _most_bytes: int,
+        _max_bytes: int,
         /,
     ) -> tuple[int, int, int, int, int, int]:
         """Decodes only what is in the buffer: refilling it here would save nothing."""

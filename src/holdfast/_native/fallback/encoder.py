@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _Number = TypeVar("_Number", bound=np.generic)
 
 _NO_OFFSETS = np.zeros(0, np.int64)
-_MOST = (1 << 64) - 1
+_MAX = (1 << 64) - 1
 
 
 def _open(buffer: Buffer, dtype: type[_Number]) -> npt.NDArray[_Number]:
@@ -71,7 +71,7 @@ class _ColumnView:
                 return "step splits must be rising and one more than there are steps"
             items = int(self.steps[items])
         values = items * field.count
-        if values > _MOST:
+        if values > _MAX:
             return "splits point behind the values"
         if field.kind != BYTES:
             return "there are fewer values than rows ask for" if values > self.values.size else ""

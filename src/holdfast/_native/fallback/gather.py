@@ -84,8 +84,8 @@ def _piece(column: Any, i: int) -> Any:
 
 Ints = npt.NDArray[np.int64]
 
-_MOST_SLOTS = 1 << 24
-_MOST_BYTES = 1 << 62
+_MAX_SLOTS = 1 << 24
+_MAX_BYTES = 1 << 62
 
 
 class _Part(NamedTuple):
@@ -103,8 +103,8 @@ class Gatherer:
         self._slots: dict[int, tuple[int, list[_Part]]] = {}
 
     def put(self, slot: int, rows: int, buffers: Sequence[Any], /) -> None:
-        if not 0 <= slot < _MOST_SLOTS or rows < 0:
-            raise ValueError(f"expected a slot below {_MOST_SLOTS} and rows from 0 up, got {slot} and {rows}")
+        if not 0 <= slot < _MAX_SLOTS or rows < 0:
+            raise ValueError(f"expected a slot below {_MAX_SLOTS} and rows from 0 up, got {slot} and {rows}")
         if len(buffers) != sum(len(counts) + 1 for counts, _ in self._layouts):
             raise ValueError("expected a buffer for every array of every column")
         each = iter(buffers)
@@ -183,7 +183,7 @@ def _take_column(number: int, layout: GatherLayout, places: list[Ints], parts: l
 
 def _total(starts: Ints, stops: Ints, width: int) -> int:
     sizes = stops - starts
-    if sizes.sum(dtype=np.float64) * max(width, 1) >= _MOST_BYTES:
+    if sizes.sum(dtype=np.float64) * max(width, 1) >= _MAX_BYTES:
         raise MemoryError
     return int(sizes.sum())
 
@@ -192,7 +192,7 @@ def _items_below(part: _Part, layout: GatherLayout, level: int) -> int:
     counts, width = layout
     if level + 1 < len(counts):
         return len(part.levels[level + 1][0]) // counts[level + 1]
-    return len(part.values) // width if width else _MOST_BYTES
+    return len(part.values) // width if width else _MAX_BYTES
 
 
 def _check_ranges(number: int, starts: Ints, stops: Ints, limit: int) -> None:

@@ -20,8 +20,8 @@ GROUP = 3
 END_GROUP = 4
 FIXED32 = 5
 
-_MOST = (1 << 64) - 1
-_MOST_TAG = (1 << 32) - 1
+_MAX = (1 << 64) - 1
+_MAX_TAG = (1 << 32) - 1
 _VARINT_BYTES = 10
 _HEAD_BYTES = 5  # maximum of a tag or a length
 _MAX_DEPTH = 100  # protobuf's recursion limit for messages and groups together
@@ -34,21 +34,21 @@ class Malformed(Exception):
     """The bytes are not a valid protobuf message."""
 
 
-def read_varint(data: bytes, at: int, end: int, most_bytes: int = _VARINT_BYTES) -> tuple[int, int]:
+def read_varint(data: bytes, at: int, end: int, max_bytes: int = _VARINT_BYTES) -> tuple[int, int]:
     """Decodes a varint; returns it and where it ends."""
     value = shift = 0
-    for k in range(at, min(end, at + most_bytes)):
+    for k in range(at, min(end, at + max_bytes)):
         byte = data[k]
         value |= (byte & 127) << shift
         if byte < 128:
-            return value & _MOST, k + 1
+            return value & _MAX, k + 1
         shift += 7
     raise Malformed
 
 
 def _read_tag(data: bytes, at: int, end: int) -> tuple[int, int]:
     tag, at = read_varint(data, at, end, _HEAD_BYTES)
-    if tag > _MOST_TAG or tag >> 3 == 0:
+    if tag > _MAX_TAG or tag >> 3 == 0:
         raise Malformed
     return tag, at
 
@@ -270,7 +270,7 @@ class Steps:
 
 # ---- the fields of a schema, for decoding and encoding
 
-_MOST_VALUES = 1 << 40
+_MAX_VALUES = 1 << 40
 
 VALUE_SIZES = {BYTES: 1, FLOAT32: 4, INT64: 8}
 DTYPES: dict[int, type[np.generic]] = {BYTES: np.uint8, FLOAT32: np.float32, INT64: np.int64}
@@ -301,7 +301,7 @@ def _check_field(field: Field) -> FieldSpec:
     key, kind, depth, count, default = field
     if not isinstance(key, bytes):
         raise TypeError(f"a field's key is bytes, not {type(key).__name__}")
-    if not BYTES <= kind <= INT64 or not FIXED <= depth <= NESTED or not 1 <= count <= _MOST_VALUES:
+    if not BYTES <= kind <= INT64 or not FIXED <= depth <= NESTED or not 1 <= count <= _MAX_VALUES:
         raise ValueError(f"field out of range: kind {kind}, depth {depth}, count {count}")
     if default is None:
         return FieldSpec(key, kind, depth, count, None, [])

@@ -149,9 +149,9 @@ def unmask_words(masked: Words) -> Words:
 _HEADER = Struct("<QI")
 _FOOTER = Struct("<I")
 _HEAP_OBJECT = 16
-_MOST_OF_HEAP = (1 << 62) - 1
-_MOST_BYTES = (1 << 64) - 1
-_MOST_FRAMES = (1 << 63) - 1
+_MAX_OF_HEAP = (1 << 62) - 1
+_MAX_BYTES = (1 << 64) - 1
+_MAX_FRAMES = (1 << 63) - 1
 _FRAME_CHUNK = 1 << 16  # offsets checked at once: the next header is often near
 
 
@@ -188,14 +188,14 @@ def check_frame(view: memoryview, at: int, stop: int, verify_data: bool) -> tupl
 
 
 def bytes_needed(length: int) -> int:
-    return min(length + OVERHEAD_BYTES, _MOST_BYTES)
+    return min(length + OVERHEAD_BYTES, _MAX_BYTES)
 
 
-def _scan(view: memoryview, start: int, stop: int, verify_data: bool, most: int) -> tuple[array[int], int, int]:
+def _scan(view: memoryview, start: int, stop: int, verify_data: bool, maximum: int) -> tuple[array[int], int, int]:
     """Returns (the start of each frame, and the end of the last), status, needed."""
     bounds = array("q", [start])
     at = start
-    while len(bounds) <= most and at < stop:
+    while len(bounds) <= maximum and at < stop:
         status, length = check_frame(view, at, stop, verify_data)
         if status != OK:
             return bounds, status, bytes_needed(length)
@@ -209,8 +209,8 @@ def scan(
 ) -> tuple[int, int, int, int]:
     view = as_range(buf, start, stop)
     out = None if starts is None else _as_offsets(starts)
-    most = _MOST_FRAMES if out is None else out.size
-    bounds, status, needed = _scan(view, start, stop, verify_data, most)
+    maximum = _MAX_FRAMES if out is None else out.size
+    bounds, status, needed = _scan(view, start, stop, verify_data, maximum)
     frames = len(bounds) - 1
     if out is not None:
         out[:frames] = np.frombuffer(bounds, np.int64)[:frames] + (base - start)
@@ -233,7 +233,7 @@ def scan_file(
     offset: int,
     verify_data: bool,
     starts: Buffer | None,
-    _most_bytes: int,
+    _max_bytes: int,
     /,
 ) -> tuple[int, int, int, int, int, int]:
     """Scans only what is in the buffer: refilling it here would save nothing."""
@@ -297,7 +297,7 @@ def walk_heap(buf: Buffer, start: int, stop: int, width: int, /) -> tuple[int, b
     while at + _HEAP_OBJECT <= stop:
         size = int.from_bytes(data[at + 8 : at + 8 + width], "little")
         is_free = not (data[at] or data[at + 1])
-        if size > _MOST_OF_HEAP or (is_free and not size):
+        if size > _MAX_OF_HEAP or (is_free and not size):
             return at, True
         at += size if is_free else _HEAP_OBJECT + (size + 7 & ~7)
     return at, False

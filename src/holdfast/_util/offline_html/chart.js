@@ -13,8 +13,8 @@ const chart = (() => {
 
   // ---- axes
 
-  function numberTicks([from, to], most, least = 0) {
-    const rough = Math.max((to - from) / most, least);
+  function numberTicks([from, to], max, least = 0) {
+    const rough = Math.max((to - from) / max, least);
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = power * ([1, 2, 5].find((one) => one * power >= rough * 0.999) ?? 10);
     const first = Math.ceil(from / step);
@@ -22,8 +22,8 @@ const chart = (() => {
   }
 
   /** Whole steps of local time, each with its label and, at the first and where the day changes, the day below it. */
-  function timeTicks([from, to], most) {
-    const step = TIME_STEPS.find((one) => one >= (to - from) / most) ?? TIME_STEPS.at(-1);
+  function timeTicks([from, to], max) {
+    const step = TIME_STEPS.find((one) => one >= (to - from) / max) ?? TIME_STEPS.at(-1);
     const shift = 60 * new Date(1000 * from).getTimezoneOffset();
     const ticks = [];
     for (let t = Math.ceil((from - shift) / step) * step + shift; t <= to; t += step) {
@@ -124,8 +124,8 @@ const chart = (() => {
     const toX = (value) => (plot.width * (value - x.range[0])) / (x.range[1] - x.range[0]);
     const toY = (value) => plot.height * (1 - value / top);
     const fromX = (px) => x.range[0] + (Math.max(0, Math.min(1, (px - left) / plot.width)) * (x.range[1] - x.range[0]));
-    const most = Math.max(2, Math.floor(plot.width / (x.isTime ? 65 : 90)));
-    const xTicks = x.isTime ? timeTicks(x.range, most) : numberTicks(x.range, most, x.isWhole ? 1 : 0).map((value) => ({ value, text: String(Number(value.toPrecision(6)).toLocaleString("en-US")) }));
+    const max = Math.max(2, Math.floor(plot.width / (x.isTime ? 65 : 90)));
+    const xTicks = x.isTime ? timeTicks(x.range, max) : numberTicks(x.range, max, x.isWhole ? 1 : 0).map((value) => ({ value, text: String(Number(value.toPrecision(6)).toLocaleString("en-US")) }));
 
     const inner = makeSvg("svg", { x: left, y: plot.top, width: plot.width, height: plot.height }, ...marks.flatMap((mark) => shapeOf(mark, { toX, toY })));
     const outer = makeSvg("g", { transform: `translate(${left},${plot.top})` },

@@ -89,8 +89,8 @@ const common = (() => {
   // ---- pictures
 
   function sparkline(series) {
-    const most = Math.max(1, ...series);
-    const points = series.map((value, number) => `${number},${(19 - (18 * value) / most).toFixed(1)}`);
+    const max = Math.max(1, ...series);
+    const points = series.map((value, number) => `${number},${(19 - (18 * value) / max).toFixed(1)}`);
     return makeSvg("svg", { class: "spark", viewBox: `0 0 ${series.length - 1} 20`, preserveAspectRatio: "none", "aria-hidden": "true" },
       makeSvg("path", { d: `M0,20 L${points.join(" L")} L${series.length - 1},20` }));
   }
@@ -107,10 +107,10 @@ const common = (() => {
   function showTable(container, columns, rows, { noun, searchable, detail, textOf, keyOf, empty = "None." }) {
     let sorted = null; // [column, direction]; null: as given
     let query = "";
-    let most = FIRST_ROWS;
+    let max = FIRST_ROWS;
     const body = make("tbody");
     const status = make("span", { class: "hint" });
-    const more = make("button", { type: "button", onclick: () => { most = Infinity; draw(); } }, "Show all");
+    const more = make("button", { type: "button", onclick: () => { max = Infinity; draw(); } }, "Show all");
     const headers = columns.map((column) => make("th", { class: classesOf(column), title: column.help, scope: "col" },
       make("button", { type: "button", onclick: () => sort(column) }, column.name)));
     const search = make("input", {
@@ -148,13 +148,13 @@ const common = (() => {
     function draw() {
       let shown = query ? rows.filter((row) => textOf(row).toLowerCase().includes(query)) : rows;
       if (sorted) shown = [...shown].sort(compare);
-      const made = shown.slice(0, most).map(makeRow);
+      const made = shown.slice(0, max).map(makeRow);
       if (detail) body.replaceChildren(...made);
       else morph(body, ...made);
       status.textContent = shown.length === rows.length ? plural(rows.length, noun)
         : `${count(shown.length)} of ${plural(rows.length, noun)}`;
       for (const part of parts) part.hidden = !rows.length;
-      more.hidden = shown.length <= most;
+      more.hidden = shown.length <= max;
       none.hidden = Boolean(rows.length);
     }
 

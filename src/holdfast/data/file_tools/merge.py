@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..._util.progress import Progress
 from ..formats.base import Merged
-from ..formats.hdf5.format import merged_hdf5
 from ..formats.registry import FORMATS, find_format, format_of_name
-from ..inputs import Given, expand, is_run
+from ..inputs import ExpandedPaths, Given, expand, given_paths, is_run
+from .parallel_files import check_out
 
 if TYPE_CHECKING:
     from ..writer.consolidate import Consolidated
@@ -33,21 +34,23 @@ def merge(
     """Writes the records of TFRecord files, or the rows of HDF5 files, in order, to one new file, which is compared
     with its sources before it gets its name. A corrupt file is an error: salvage it first.
 
-    paths:        a path, a glob, a folder, a list of them, or one dataset directory, whose committed parts are merged
-    order:        of HDF5 rows: "exact" (the default), or "any", which puts full chunks first
-    virtual:      make an HDF5 file that shows the rows of the others, and holds none
-    attributes:   of HDF5 that differ between files: "same" (the default) drops them, "first" keeps those of the first
-                  file, "error" raises
-    codec:        of HDF5 chunks; None: as most rows have it
-    verify_sources:  decode copied HDF5 chunks that have no recorded checksum, so that their codec detects corruption
-    compression:  of a TFRecord; None: by the suffix of `out`
-    overwrite:    replace `out`
-    dry_run:      return what would be done, and write nothing
-    progress:     called with numbers of bytes, which add up to the size of the files
+    Args:
+        paths: A path, a glob, a folder, a list of them, or one dataset directory, whose committed parts are merged.
+        order: The order of HDF5 rows: "exact" (the default), or "any", which puts full chunks first.
+        virtual: Make an HDF5 file that shows the rows of the others, and holds none.
+        attributes: What to do with attributes of HDF5 that differ between files: "same" (the default) drops them,
+            "first" keeps those of the first file, "error" raises.
+        codec: The codec of HDF5 chunks; None: as most rows have it.
+        verify_sources: Decode copied HDF5 chunks that have no recorded checksum, so that their codec detects
+            corruption.
+        compression: The compression of a TFRecord; None: by the suffix of `out`.
+        overwrite: Replace `out`.
+        dry_run: Return what would be done, and write nothing.
+        progress: Called with numbers of bytes, which add up to the size of the files.
     """
-    target = os.fspath(out)
-    listed = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    runs = [os.fspath(one) for one in listed if is_run(os.fspath(one), with_schema=True)]
+    target = check_out(out)
+    listed = given_paths(paths)
+    runs = [one for one in listed if is_run(one, with_schema=True)]
     given: dict[str, Any] = {"attributes": attributes, "codec": codec, "compression": compression}
     given = {name: value for name, value in given.items() if value is not None}
     given |= {} if verify_sources else {"verify_sources": False}
@@ -58,7 +61,7 @@ def merge(
         for name in given:
             raise ValueError(f"{name}= is for {_titles(name)} files that are passed by name")
         return _merge_run(runs[0], target, order or "exact", virtual, overwrite, dry_run, progress)
-    files = expand(paths if isinstance(paths, list) else listed)
+    files = expand(paths if isinstance(paths, ExpandedPaths) else listed)
     kinds = [find_format(file) for file in files]
     for file, kind in zip(files, kinds, strict=True):
         if kind is not kinds[0]:
@@ -78,7 +81,7 @@ def merge(
     if named is not None and named is not kind:
         text = f"{target!r} is a name for {named.title}, these are {kind.title} files"
         raise ValueError(f"{text}; use `holdfast convert`")
-    return kind.merge(files, target, **given, dry_run=dry_run, overwrite=overwrite, progress=progress)  # type: ignore[no-any-return]
+    return kind.merge(files, target, **given, dry_run=dry_run, overwrite=overwrite, progress=progress)
 
 
 def _titles(option: str) -> str:
@@ -100,7 +103,8 @@ def _merge_run(
     if dry_run:
         return _of_parts(run.plan(order=order), out)
     if virtual:
-        return merged_hdf5(run.view(out, overwrite=overwrite), out)
+        made = run.view(out, overwrite=overwrite)
+        return replace(made, path=out, document=made.document | {"path": out})
     return _of_parts(run.consolidate(out, order=order, overwrite=overwrite, progress=progress), out)
 
 

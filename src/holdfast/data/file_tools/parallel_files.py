@@ -35,6 +35,19 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
+def check_jobs(jobs: int | None) -> int | None:
+    if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1):
+        raise ValueError(f"jobs must be a positive integer, got {jobs!r}")
+    return jobs
+
+
+def check_out(out: str | os.PathLike[str]) -> str:
+    """Returns the path to write to."""
+    if not isinstance(out, (str, os.PathLike)):
+        raise TypeError(f"expected a path to write to, got {out!r}")
+    return os.fsdecode(out)
+
+
 def total_bytes(files: Sequence[str]) -> int:
     return sum(map(_size, files))
 
@@ -52,6 +65,7 @@ def for_each_file(work: ParallelWork[R], files: Sequence[str], jobs: int | None,
     jobs: how many at a time; None: one a core in threads, and no processes, which a script must be prepared for
     """
     advance = progress or (lambda n: None)
+    check_jobs(jobs)
     if codec.NATIVE:
         return _on_threads(work, files, jobs or cores(), advance)
     if (jobs or 1) > 1 and len(files) > 1 and total_bytes(files) >= _WORTH_PROCESSES_BYTES:

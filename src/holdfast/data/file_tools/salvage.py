@@ -19,10 +19,11 @@ from ..._util.text import counted
 from ...errors import CorruptError, FormatError, HoldfastError, WriteError
 from ...procfs.locks import writers_of
 from ..formats.base import FileEntry, Problem
-from ..formats.registry import format_to_report, titles
+from ..formats.registry import format_of_name, format_to_report, titles
+from ..formats.sections import SalvageReport
 from ..formats.tfrecord.manifest import renew_in_manifest
 from ..inputs import Given, expand_below, is_run
-from .parallel_files import for_each_file
+from .parallel_files import check_out, for_each_file
 from .verify import verify_alone
 
 
@@ -30,10 +31,11 @@ from .verify import verify_alone
 class SalvagedFile:
     """What became of one file.
 
-    target    the file to write
-    out       the same if it was written, else None
-    backup    the name of the corrupt file that was replaced
-    error     why nothing could be salvaged; None: `found` says what was
+    Attributes:
+        target: The file to write.
+        out: The same if it was written, else None.
+        backup: The name of the corrupt file that was replaced.
+        error: Why nothing could be salvaged; None: `found` says what was.
     """
 
     __module__ = "holdfast"
@@ -43,7 +45,7 @@ class SalvagedFile:
     out: str | None
     backup: str | None = None
     error: HoldfastError | OSError | None = None
-    found: Any = field(default=None, repr=False)  # as its format made it
+    found: SalvageReport | None = field(default=None, repr=False)  # as its format made it
 
     @property
     def problems(self) -> list[Problem]:
@@ -67,7 +69,9 @@ class Salvaged:
     def as_dict(self) -> dict[str, object]:
         """Returns what `holdfast salvage --json` prints."""
         if self.to_file:
-            return self.files[0].found.as_dict()  # type: ignore[no-any-return]
+            found = self.files[0].found
+            assert found is not None
+            return found.as_dict()
         return {"files": [one.as_dict() for one in self.files]}
 
 
@@ -92,14 +96,15 @@ def salvage(
     """Copies everything intact of TFRecord and HDF5 files to new ones, as `holdfast salvage` does. The files themselves
     are not changed unless `in_place`. A file that cannot be salvaged raises an error; one of several is reported.
 
-    paths:          a path, a glob, a folder, or a list of them
-    out:            the file to write; for several, an existing directory, or a name that ends with / to create it
-    in_place:       replace each corrupt file, and keep it as FILE.corrupt; without `out`
-    only_corrupt:   verify each file first, and leave out intact ones
-    keep_doubtful:  of TFRecord, keep records that may be data of a corrupt one
-    live:           accept an HDF5 file that another process is writing
-    overwrite:      replace existing files in `out`
-    progress:       called with numbers of bytes, which add up to at most the size of the files
+    Args:
+        paths: A path, a glob, a folder, or a list of them.
+        out: The file to write; for several, an existing directory, or a name that ends with / to create it.
+        in_place: Replace each corrupt file, and keep it as FILE.corrupt; without `out`.
+        only_corrupt: Verify each file first, and leave out intact ones.
+        keep_doubtful: Of TFRecord, keep records that may be data of a corrupt one.
+        live: Accept an HDF5 file that another process is writing.
+        overwrite: Replace existing files in `out`.
+        progress: Called with numbers of bytes, which add up to at most the size of the files.
     """
     if in_place and (overwrite or live):
         text = f"expected in_place= without {'overwrite=' if overwrite else 'live='}"
@@ -107,7 +112,7 @@ def salvage(
     if in_place == (out is not None):
         raise ValueError("expected either out= or in_place=")
     names = inputs = expand_below(paths)
-    target = "" if out is None else os.fspath(out)
+    target = "" if out is None else check_out(out)
     is_folder = target.endswith(os.sep) or os.path.isdir(target)
     tick = progress
     if only_corrupt or in_place:
@@ -147,6 +152,10 @@ def _salvage(path: str, out: str, *, like_input: bool = False, **options: Any) -
     if kind.salvage is None:
         hint = f"Copy it again: a {kind.title} has no checksums that would tell what is intact"
         raise FormatError(path, None, None, f"expected {titles('salvage')} to salvage, this is a {kind.title}", hint)
+    named = format_of_name(out)
+    if named is not None and named is not kind:
+        better = f"{os.path.basename(out).partition('.')[0]}{kind.written[0]}"
+        raise ValueError(f"{out!r} is a name for {named.title}, {path} is {kind.title}: name it {better}")
     found = kind.salvage(path, out, like_input=like_input, **options)
     return SalvagedFile(path, out, None if found.is_empty else out, found=found)
 
@@ -177,11 +186,16 @@ def _replace(salvage: Callable[..., SalvagedFile], file: str, _: str) -> Salvage
         if done.out is None:
             return SalvagedFile(file, file, None, found=done.found)
         _copy_owner(target, new)
-        if format_to_report(file).has_manifest:  # before it is replaced: a kill leaves a file that verify calls corrupt
-            with open(new, "rb") as opened:
-                crc, size = crc32c_of_file(opened.fileno())
-            renew_in_manifest(FileEntry(file, done.found.records_kept, size, crc))
-        return SalvagedFile(file, file, file, str(replace_keeping(new, target, stamp)), found=done.found)
+
+        records = getattr(done.found, "records_kept", 0)
+
+        def renew() -> None:  # before it is replaced: a kill leaves a file that verify calls corrupt
+            if format_to_report(file).has_manifest:
+                with open(new, "rb") as opened:
+                    crc, size = crc32c_of_file(opened.fileno())
+                renew_in_manifest(FileEntry(file, records, size, crc))
+
+        return SalvagedFile(file, file, file, str(replace_keeping(new, target, stamp, renew)), found=done.found)
     finally:
         new.unlink(missing_ok=True)
 

@@ -13,7 +13,7 @@ from ..._util.text import parse_bytes
 from ..formats.base import FileEntry
 from ..formats.registry import format_able
 from ..inputs import Given, expand
-from .parallel_files import cores
+from .parallel_files import check_jobs, check_out, cores
 
 UNSPLIT = "`holdfast convert` makes one of it; hold.read indexes HDF5 and tar by itself"
 
@@ -49,23 +49,28 @@ def split(
     """Writes the records of TFRecord files, in order, to new files NAME-00000-of-00004.tfrecord and so on, which appear
     together after they were read back, with their counts and checksums in holdfast.manifest.json.
 
-    paths:        a path, a glob, a folder, or a list of them
-    folder:       where the files go; created if it is missing
-    parts:        write this many files, with about the same number of records
-    size:         or files of at most this size before compression, such as "256MB"; a larger record gets its own
-    name:         the prefix of the file names; None: that of the first file
-    jobs:         how many threads write; None: one a core
-    progress:     called with numbers of bytes, which add up to the size of the files
+    Args:
+        paths: A path, a glob, a folder, or a list of them.
+        folder: Where the files go; created if it is missing.
+        parts: Write this many files, with about the same number of records.
+        size: Write files of at most this size before compression, such as "256MB"; a larger record gets its own.
+        name: The prefix of the file names; None: that of the first file.
+        jobs: How many threads write; None: one a core.
+        progress: Called with numbers of bytes, which add up to the size of the files.
     """
     if (parts is None) == (size is None):
         raise ValueError("expected either parts= or size=")
+    if parts is not None and (isinstance(parts, bool) or not isinstance(parts, int)):
+        raise ValueError(f"parts must be a positive integer, got {parts!r}")
+    check_jobs(jobs)
+    target = check_out(folder)
     files = expand(paths)
     kinds = [format_able(file, "split", UNSPLIT) for file in files]
     work = kinds[0].split
     assert work is not None
     made = work(
         files,
-        folder,
+        target,
         parts=parts,
         part_bytes=None if size is None else parse_bytes(size),
         name=name,

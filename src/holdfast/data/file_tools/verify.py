@@ -57,10 +57,11 @@ class VerifiedRun:
 class Verified:
     """The result of hold.verify.
 
-    files       one for each file, in order
-    runs        one for each dataset directory
-    suspicious  notes on intact files that are empty, or much smaller or larger than the files beside them
-    repeated    notes on what was given more than once, and checked once
+    Attributes:
+        files: One for each file, in order.
+        runs: One for each dataset directory.
+        suspicious: Notes on intact files that are empty, or much smaller or larger than the files beside them.
+        repeated: Notes on what was given more than once, and checked once.
     """
 
     __module__ = "holdfast"
@@ -91,10 +92,11 @@ def verify(
     """Checks TFRecord, HDF5 and tar files and dataset directories for corruption, as `holdfast verify` does. Problems
     are not raised, but part of the result. Nothing is written.
 
-    paths:     a path, a glob, a folder, a dataset directory, or a list of them
-    run:       the dataset directory that the files were consolidated from
-    jobs:      how many files are checked at a time; None: one a core
-    progress:  called with numbers of bytes, which add up to the size of the files
+    Args:
+        paths: A path, a glob, a folder, a dataset directory, or a list of them.
+        run: The dataset directory that the files were consolidated from.
+        jobs: How many files are checked at a time; None: one a core.
+        progress: Called with numbers of bytes, which add up to the size of the files.
     """
     source = None if run is None else os.fspath(run)
     if source is not None and not is_run(source):

@@ -22,10 +22,12 @@ from ..._util.progress import Progress
 from ..._util.text import names_there
 from ...errors import DataError, InputError, SchemaError
 from ...schema import Column, Schema, Value
-from .columns import Batch, BytesColumn
+from .columns import Batch, BytesColumn, Ints
 
 if TYPE_CHECKING:
+    from .folder_index import FileKey
     from .hdf5.merging.merge_files import MergedDataset
+    from .sections import SalvageReport, Survey
 
 GivenSchema = Mapping[str, Column | type[Value]]
 Rows = Sequence[int] | npt.NDArray[np.integer[Any]]
@@ -81,6 +83,10 @@ class FramesDecoder(Protocol):
     def decode(self, frames: BytesColumn) -> Batch | None:
         """Decodes these frames; returns None if something is wrong with one of them."""
 
+    def find(self, data: Any, start: int, size: int, count: int) -> Ints | None:
+        """Returns where the frames of whole files begin in `size` bytes from `start` on, and where they end; None if
+        they are not `count`."""
+
 
 @runtime_checkable
 class FramedShard(Protocol):
@@ -113,6 +119,15 @@ class PlacedShard(Protocol):
 
 
 @runtime_checkable
+class AheadShard(Protocol):
+    """A shard that can begin to read in other threads."""
+
+    def begin(self, start: int, stop: int, schema: GivenSchema | None = None, pool: Any = None) -> Callable[[], Batch]:
+        """Begins to read the samples [start, stop) in the threads of `pool`, a `_chunks.Pool`, as far as it can.
+        Returns a function that returns them."""
+
+
+@runtime_checkable
 class KeyedShard(Protocol):
     """A shard that reads a column that its samples lack as empty lists or defaults."""
 
@@ -120,8 +135,8 @@ class KeyedShard(Protocol):
         """Returns the columns that some of the samples [start, stop) have, and all keys that these samples have."""
 
 
-_LOOK_SAMPLES = 100
-_LOOK_BYTES = 1 << 24
+_SCAN_SAMPLES = 100
+_SCAN_BYTES = 1 << 24
 
 
 class Lacking(NamedTuple):
@@ -138,14 +153,14 @@ class Lacking(NamedTuple):
         return SchemaError(". ".join(filter(None, [text, names_there(key, self.keys), hint])))
 
 
-def find_lacking(shard: Shard, columns: Mapping[str, Column], most: int, before: int = 0) -> Lacking:
-    """Looks for columns in up to `most` samples, until one has each of them. `before`: samples looked at before."""
-    left, at, keys, most = dict(columns), 0, list[str](), min(most, len(shard))
+def find_lacking(shard: Shard, columns: Mapping[str, Column], maximum: int, before: int = 0) -> Lacking:
+    """Looks for columns in up to `maximum` samples, until one has each of them. `before`: samples looked at before."""
+    left, at, keys, maximum = dict(columns), 0, list[str](), min(maximum, len(shard))
     if not isinstance(shard, KeyedShard):
         return Lacking({}, before, keys)
-    while left and at < most:
-        stop = min(at + max(_LOOK_SAMPLES, at), most)
-        while stop > at + 1 and shard.bytes_of(at, stop) > _LOOK_BYTES:
+    while left and at < maximum:
+        stop = min(at + max(_SCAN_SAMPLES, at), maximum)
+        while stop > at + 1 and shard.bytes_of(at, stop) > _SCAN_BYTES:
             stop = (at + stop) // 2
         found, keys = shard.present(left, at, stop)
         left = {name: column for name, column in left.items() if name not in found}
@@ -164,7 +179,8 @@ class Lazy:
 
     def load(self) -> Callable[..., Any]:
         module, _, name = self._path.partition(":")
-        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        return found
 
     def __call__(self, *given: Any, **options: Any) -> Any:
         return self.load()(*given, **options)
@@ -260,12 +276,16 @@ class Format:
     is_later       whether an open file has the format after bytes of another program
     open           (path, schema, *, verify, allow_external, cache, fd) opens a Shard, which takes over `fd`
     verify         (path, progress) returns a VerifiedFile
-    inspect        (path, sample, progress) returns a survey with the fields of an InspectedFile, and as_dict()
-    index          (path, place, progress) stores an index; returns its path and the number of records
+    inspect        (path, sample, progress) returns a survey with the fields of an InspectedFile, as_dict(), and, if it
+                   shows more than these, sections()
+    index          (path, progress) returns the FileKey of a file, and where its records are, as its folder's index
+                   stores it
     open_damaged   (path, *, verify, salvage, most, keep_doubtful) opens the intact samples of a corrupt file
-    salvage        (path, out, *, overwrite, keep_doubtful, live, like_input, progress) returns a report with is_empty,
-                   problems, summary(out), as_dict(); like_input: compress `out` as `path` is
-    merge          (paths, out, *, dry_run, overwrite, progress, and those of merge_options) returns a Merged
+    salvage        (path, out, *, overwrite, keep_doubtful, live, like_input, progress) returns a SalvageReport;
+                   like_input: compress `out` as `path` is
+    merge          (paths, out, *, dry_run, overwrite, progress, runs, verified, and those of merge_options) returns a
+                   Merged. runs: which rows of which file, in which order; verified: called with the rows, bytes and
+                   CRC32C of the verified file, before it gets its name
     split          (paths, folder, *, parts, part_bytes, name, compression, progress, jobs) returns FileEntry objects
     written        suffixes of files that can be written, the usual one first
     write          (path, schema, *, first, and those of write_options) returns an OutputFile
@@ -274,6 +294,7 @@ class Format:
     has_manifest   whether shards are listed in holdfast.manifest.json
     part           (path, schema, chunk_rows, codec) returns the PartFile of a dataset directory
     check_part     (schema, chunk_rows, codec) raises a ValueError or SchemaError for what parts cannot hold
+    widens_ints    whether ints in its files can be read as floats
     """
 
     name: str
@@ -282,13 +303,13 @@ class Format:
     is_start: Callable[[bytes], bool]
     open: Callable[..., Shard]
     verify: Callable[..., VerifiedFile]
-    inspect: Callable[..., Any]
+    inspect: Callable[..., Survey]
     is_name: Callable[[str], bool] | None = None
     is_later: Callable[[int], bool] | None = None
-    index: Callable[..., tuple[Path, int]] | None = None
+    index: Callable[..., tuple[FileKey, Any]] | None = None
     open_damaged: Callable[..., Any] | None = None
-    salvage: Callable[..., Any] | None = None
-    merge: Callable[..., Any] | None = None
+    salvage: Callable[..., SalvageReport] | None = None
+    merge: Callable[..., Merged] | None = None
     merge_options: frozenset[str] = frozenset()
     split: Callable[..., list[FileEntry]] | None = None
     written: tuple[str, ...] = ()
@@ -299,6 +320,7 @@ class Format:
     has_manifest: bool = False
     part: Callable[..., PartFile] | None = None
     check_part: Callable[..., None] | None = None
+    widens_ints: bool = True
 
     def has_name(self, name: str) -> bool:
         """Whether a name is one of this format."""
@@ -309,11 +331,12 @@ class Format:
 class Merged:
     """What a merge wrote, or with dry_run would write.
 
-    files      how many were merged; of a dataset directory, its parts
-    rows       samples or records; None: not counted, or HDF5 datasets differ in length
-    datasets   how each HDF5 dataset was merged
-    manifest   the number of the dataset directory's manifest that records it
-    unchecked  HDF5 datasets with chunks that no checksum covers, `unrecorded` files lack a record of checksums
+    Attributes:
+        files: How many were merged; of a dataset directory, its parts.
+        rows: Samples or records; None: not counted, or HDF5 datasets differ in length.
+        datasets: How each HDF5 dataset was merged.
+        manifest: The number of the dataset directory's manifest that records it.
+        unchecked: HDF5 datasets with chunks that no checksum covers, `unrecorded` files lack a record of checksums.
     """
 
     __module__ = "holdfast"
@@ -339,10 +362,11 @@ class Merged:
 class Problem(NamedTuple):
     """One problem of a file.
 
-    offset:  in the file, or in its decompressed data; None: unknown
-    record:  the number of the record or sample; None: the problem concerns the whole file, or an HDF5 object
-    dataset: the path of the HDF5 object
-    chunk:   where the chunk starts in the dataset
+    Attributes:
+        offset: The offset in the file, or in its decompressed data; None: unknown.
+        record: The number of the record or sample; None: the problem concerns the whole file, or an HDF5 object.
+        dataset: The path of the HDF5 object.
+        chunk: Where the chunk starts in the dataset.
     """
 
     offset: int | None
@@ -369,11 +393,13 @@ class VerifiedFile:
     """The result of verifying a file; a subclass for each format adds what it counts.
 
     content:   how many records, samples or rows are intact, and what they are called
-    notes:     what is not a problem but should be known, such as what could not be checked
-    hint:      the next step
-    readable:  False: the file could not be read, so nothing is known of it
-    unchecked: the notes that say what could not be checked
-    error:     the error of reading the file, where it says more than the problems
+
+    Attributes:
+        notes: What is not a problem but should be known, such as what could not be checked.
+        hint: The next step.
+        readable: False: the file could not be read, so nothing is known of it.
+        unchecked: The notes that say what could not be checked.
+        error: The error of reading the file, where it says more than the problems.
     """
 
     __module__ = "holdfast"

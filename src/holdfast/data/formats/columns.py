@@ -250,11 +250,11 @@ _NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in DTYPES}
 _UINT8 = np.dtype(np.uint8)
 
 CHUNK_BYTES = 1 << 19  # of a chunk of an HDF5 file or of a frame for the central writer
-_MOST_CHUNK_ROWS = 1 << 14
+_MAX_CHUNK_ROWS = 1 << 14
 
 
 def is_exact(value: Value) -> bool:
-    """Tells whether floats must not be rounded to fit the column."""
+    """Returns whether floats must not be rounded to fit the column."""
     return isinstance(value, Array) and value.exact
 
 
@@ -277,7 +277,7 @@ def row_bytes_of(column: Column) -> int:
 def default_chunk_rows(schema: Schema) -> int:
     """Returns how many rows of the widest column of a fixed shape fill a chunk."""
     widest = max(map(row_bytes_of, schema.values()), default=0) or 8
-    return max(1, min(_MOST_CHUNK_ROWS, CHUNK_BYTES // widest))
+    return max(1, min(_MAX_CHUNK_ROWS, CHUNK_BYTES // widest))
 
 
 class Misfit(ValueError):
@@ -349,8 +349,8 @@ def _check_range(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> None:
 def _check_integers(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> None:
     """Raises Misfit for integers that this float dtype cannot hold: it holds all up to a power of two, and some
     above."""
-    most = 2 ** (int(np.finfo(dtype).nmant) + 1)
-    if array.size and (int(array.max()) > most or int(array.min()) < -most):
+    maximum = 2 ** (int(np.finfo(dtype).nmant) + 1)
+    if array.size and (int(array.max()) > maximum or int(array.min()) < -maximum):
         with np.errstate(over="ignore"):
             floats = [float(dtype.type(one)) for one in array.reshape(-1).tolist()]
         numbers = zip(floats, array.reshape(-1).tolist(), strict=True)
@@ -384,7 +384,7 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def is_flat(tree: Any) -> bool:
-    """Tells whether it is a plain dict of values, as most are. Called at every step, so the usual case is fast."""
+    """Returns whether it is a plain dict of values, as most are. Called at every step, so the usual case is fast."""
     return type(tree) is dict and (
         _VALUES.issuperset(map(type, tree.values()))
         or not any(isinstance(value, (tuple, Mapping)) for value in tree.values())

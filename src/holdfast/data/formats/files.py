@@ -127,7 +127,7 @@ class _Walk:
                 elif entry.is_dir(follow_symlinks=False):
                     folders.append(here + name + b"/")
                 else:
-                    info = self._look(entry)
+                    info = self._scan(entry)
                     if info is not None:
                         yield here + name, info.st_size
 
@@ -139,7 +139,7 @@ class _Walk:
         except OSError as error:
             raise InputError(f"{os.fsdecode(path)}: cannot list the folder: {error.strerror}") from error
 
-    def _look(self, entry: os.DirEntry[bytes]) -> os.stat_result | None:
+    def _scan(self, entry: os.DirEntry[bytes]) -> os.stat_result | None:
         """Returns the target of a link if it is a file to list, else None; raises for a special file or a bad link."""
         named = self._ends is None or entry.name.lower().endswith(self._ends)
         try:

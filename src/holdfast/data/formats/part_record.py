@@ -22,7 +22,7 @@ from ..._util.text import natural_key
 from ...errors import CorruptError, InputError
 
 _VERSION = 1
-_MOST_REPORTED = 1000
+_MAX_REPORTED = 1000
 
 Chunk = tuple[int, int, int]  # offset in the file, size there, crc32c
 Run = tuple[str, int, int]  # a producer, the number of its first row here, how many rows
@@ -164,7 +164,7 @@ def check_record(
         crc = None if record.crc32c is None else crc32c_of_file(fd, 0, size, progress)[0]
         if record.crc32c is not None and (crc, size) == (record.crc32c, record.bytes):
             return
-        wrong = list(itertools.islice(_wrong_chunks(fd, record, progress), _MOST_REPORTED))
+        wrong = list(itertools.islice(_wrong_chunks(fd, record, progress), _MAX_REPORTED))
         yield from wrong
         if record.bytes is not None and size != record.bytes:
             yield None, f"expected {record.bytes:,} bytes as recorded, got {size:,}"

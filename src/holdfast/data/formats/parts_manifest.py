@@ -10,13 +10,13 @@ import builtins
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from ..._native.checksum import crc32c_of_file, json_crc32c
-from ...errors import TargetExistsError
+from ...errors import CorruptError, InputError, TargetExistsError
 
 _VERSION = 1
 _NAME = re.compile(r"(\d{6,})\.json")
@@ -103,6 +103,71 @@ def _read(path: Path) -> PartsManifest | None:
         return None
 
 
+# ---- parts that are gone
+
+
+def check_parts(folder: str, names: Iterable[str]) -> None:
+    """Raises a CorruptError if committed parts are gone, unless consolidate() has deleted all that it merged, and an
+    InputError if it was stopped while it did.
+
+    names: of the files in `parts`
+    """
+    marked, recorded, data = _tasks(names)
+    visible = recorded & data
+    gone = (marked | recorded) - visible
+    for one in reversed(read_manifests(Path(folder))) if gone else ():
+        tasks = {part.task for part in one.parts} if one.delete_parts else set()
+        if tasks & gone and tasks & visible:
+            call = f"consolidate({one.output!r}, order={one.order!r}, delete_parts=True)"
+            text = f"{call} has deleted {len(tasks & gone):,} of {len(tasks):,} parts: it is running, or was stopped"
+            rest = "That file has all of their rows: read it, or repeat the call, which deletes the rest"
+            raise InputError(f"{folder}: {text}. {rest}")
+        gone -= tasks
+    if gone:
+        # A listing is not atomic: a part that was committed meanwhile may show its marker, but not its data.
+        marked, recorded, data = _tasks(os.listdir(os.path.join(folder, "parts")))
+        if lost := ((marked | recorded) & gone) - data:
+            raise _lost(folder, lost, f"`holdfast verify {folder}` lists them")
+
+
+def check_remote_parts(url: str, names: Iterable[str], list_again: Callable[[], Iterable[str]]) -> None:
+    """Raises a CorruptError if a dataset directory in a store has records without data."""
+    _, recorded, data = _tasks(names)
+    if recorded - data:
+        _, again, data = _tasks(list_again())
+        if lost := (recorded & again) - data:
+            raise _lost(url, lost, "verify() of hold.write(URL) lists them")
+
+
+def _lost(where: str, tasks: set[str], hint: str) -> CorruptError:
+    text = f"expected all committed parts, {len(tasks):,} are gone, such as that of task {min(tasks)!r}"
+    return CorruptError(where, None, None, text, hint)
+
+
+def _tasks(names: Iterable[str]) -> tuple[set[str], set[str], set[str]]:
+    """Returns the tasks with a commit marker, those with a record, and those with data."""
+    marked, recorded, data = set[str](), set[str](), set[str]()
+    for name in names:
+        task, _, number = name.rpartition(".")[0].rpartition(".")
+        if not name.endswith(".json"):
+            data.add(task)
+        elif name.startswith("."):
+            marked.add(name[1:-5])
+        elif number.isdecimal():
+            recorded.add(task)
+    return marked, recorded, data
+
+
+def no_parts(folder: str) -> InputError:
+    """Returns the error for a dataset directory without parts, which names the file that they were merged into."""
+    deleted = [one for one in read_manifests(Path(folder)) if one.delete_parts]
+    if not deleted:
+        return InputError(f"{folder}: expected committed parts, this dataset directory has none yet")
+    last = deleted[-1]
+    text = f"they were deleted after consolidate() had made {last.output}, with {last.rows:,} rows: read that file"
+    return InputError(f"{folder}: expected committed parts, there are none: {text}")
+
+
 # ---- files that hold the only copy of rows
 
 
@@ -121,13 +186,13 @@ def check_not_only_copy(inputs: Iterable[str | os.PathLike[str]], targets: Itera
 
 
 def _check_not_only_copy(parts: Path, manifests: list[PartsManifest], target: Path) -> None:
-    names = set(os.listdir(parts))
+    there = {name.rpartition(".")[0] for name in os.listdir(parts) if not name.endswith(".json")}
     gone = {
         (part.task, part.attempt): manifest.output
         for manifest in manifests
         if manifest.delete_parts
         for part in manifest.parts
-        if not any(f"{part.task}.{part.attempt}{suffix}" in names for suffix in (".h5", ".tfrecord"))
+        if f"{part.task}.{part.attempt}" not in there
     }
     if not gone:
         return

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 from ...errors import FormatError, InputError, cannot_open
 from .base import Format, GivenSchema, Lazy, Shard
@@ -45,8 +46,8 @@ def format_of_name(name: str) -> Format | None:
 
 
 def is_shard_name(name: str) -> bool:
-    """Tells whether a name is one of a format. TensorFlow's tools number their shards `-00000-of-00010`, often without
-    a suffix."""
+    """Returns whether a name is one of a format. TensorFlow's tools number shards `-00000-of-00010`, often without a
+    suffix."""
     return format_of_name(name) is not None or _NUMBERED_NAME.search(name) is not None
 
 
@@ -111,11 +112,11 @@ def open_shard(
     fd = _open(name)
     try:
         kind = _find(name, fd)
-        opener: Any = kind.open.load() if isinstance(kind.open, Lazy) else kind.open
+        opener: Callable[..., Shard] = kind.open.load() if isinstance(kind.open, Lazy) else kind.open
     except BaseException:  # an import may fail when no descriptor is free
         os.close(fd)
         raise
-    return opener(path, schema, verify=verify, allow_external=allow_external, cache=True, fd=fd)  # type: ignore[no-any-return]
+    return opener(path, schema, verify=verify, allow_external=allow_external, cache=True, fd=fd)
 
 
 def _open(name: str) -> int:

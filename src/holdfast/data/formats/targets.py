@@ -19,7 +19,7 @@ from .columns import Ints
 from .registry import FORMATS
 from .tfrecord.manifest import renew_in_manifest, write_manifest
 
-MOST_SHARDS = 99_999  # shard numbers have five digits, so that names sort
+MAX_SHARDS = 99_999  # shard numbers have five digits, so that names sort
 SHARD_NUMBER = r"-\d{5}-of-\d{5}"
 
 
@@ -41,7 +41,7 @@ class TargetName:
         return [f"{self.stem}-{number:05d}-of-{count:05d}{self.suffix}" for number in range(count)]
 
     def is_shard(self, name: str) -> bool:
-        """Tells whether a file's name could be that of a shard of this target."""
+        """Returns whether a file's name could be that of a shard of this target."""
         return re.fullmatch(rf"{re.escape(self.stem)}{SHARD_NUMBER}{re.escape(self.suffix)}", name) is not None
 
     def existing_shards(self) -> list[str]:
@@ -117,9 +117,9 @@ class ShardCut:
         return max(fit, 0 if self.counts[-1] else 1)  # a row larger than a shard gets one of its own
 
     def _next_shard(self) -> None:
-        if self._shard_bytes is not None and len(self.counts) == MOST_SHARDS:
+        if self._shard_bytes is not None and len(self.counts) == MAX_SHARDS:
             size = format_bytes(self._shard_bytes)
-            raise ValueError(f"expected a size that gives at most {MOST_SHARDS:,} files, got {size}")
+            raise ValueError(f"expected a size that gives at most {MAX_SHARDS:,} files, got {size}")
         self.counts.append(0)
         self._used_bytes = 0
 

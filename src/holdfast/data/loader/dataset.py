@@ -16,11 +16,12 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, SupportsIndex, TypeVar, overload
 
 from ..._util.rank import Launch, find_rank
-from ..._util.text import format_bytes, names_there, parse_bytes
+from ..._util.text import format_bytes, names_there, parse_bytes, time_argument
 from ...errors import InputError, StateError
 from ...schema import Column, check_schema
 from ..formats.base import GivenSchema
 from ..formats.columns import Pick
+from ..formats.images import Crop, DType, ImageColumn, Layout, image_resize
 from ..inputs import find_sources
 from .iterator import Iteration, T_co, batch_plan, stop_epoch
 from .options import (
@@ -94,9 +95,10 @@ class Dataset(Generic[T_co]):
     ) -> Dataset[T_co]:
         """Shuffles every epoch in another order, which depends on the seed, the epoch and the data alone.
 
-        window: about how many bytes are shuffled together; or `samples` of them
-        lanes:  how many streams, from different parts of the data, are interleaved; by default a power of two that
-                fits the data, up to 64
+        Args:
+            window: About how many bytes are shuffled together; or `samples` of them.
+            lanes: How many streams, from different parts of the data, are interleaved; by default a power of two that
+                fits the data, up to 64.
         """
         return self._with(
             seed=as_int("seed", seed),
@@ -110,11 +112,12 @@ class Dataset(Generic[T_co]):
     ) -> Dataset[T_co]:
         """Reads this rank's part of the samples.
 
-        rank:      "auto" asks the framework that runs (torch.distributed, tf.distribute, JAX, Ray Train), then the
-                   launcher (torchrun, TF_CONFIG, JAX, Open MPI, SLURM), and leaves the sharding to accelerate, datasets
-                   or webdataset where those do it; or (rank, world); None: every rank reads everything
-        remainder: if the last samples do not fill a batch on every rank: "keep" (the last batches are short, or
-                   empty), "pad" (samples from the beginning fill them) or "drop"
+        Args:
+            rank: "auto" asks the framework that runs (torch.distributed, tf.distribute, JAX, Ray Train), then the
+                launcher (torchrun, TF_CONFIG, JAX, Open MPI, SLURM), and leaves the sharding to accelerate, datasets or
+                webdataset where those do it; or (rank, world); None: every rank reads everything.
+            remainder: If the last samples do not fill a batch on every rank: "keep" (the last batches are short, or
+                empty), "pad" (samples from the beginning fill them) or "drop".
         """
         if rank is not None and not (isinstance(rank, str) and rank == "auto"):
             rank = find_rank(rank)[:2]  # raises at once what is wrong with it
@@ -155,8 +158,9 @@ class Dataset(Generic[T_co]):
     ) -> Dataset[Any]:
         """Makes batches of `size` samples on every rank; or of `global_size` over all ranks.
 
-        collate: "stack" expects equal shapes, "pad" pads with `pad_value`, "ragged" keeps lengths. By default columns
-                 that are Ragged in the schema stay ragged, and all others are stacked.
+        Args:
+            collate: "stack" expects equal shapes, "pad" pads with `pad_value`, "ragged" keeps lengths. By default
+                columns that are Ragged in the schema stay ragged, and all others are stacked.
         """
         if (size is None) == (global_size is None):
             raise TypeError(f"batch: expected a size or a global_size, got {size!r} and {global_size!r}")
@@ -234,11 +238,12 @@ class Dataset(Generic[T_co]):
         """Splits the samples into disjoint parts: `train, val = ds.split(train=0.9, val=0.1, seed=7)`; or `.train`,
         `["train"]`.
 
-        parts: fractions of all samples, at most 1 together, rounded so that fractions of 1 together have all samples;
-               or numbers of samples, as ints
-
         A part has the same samples in every epoch, on every rank and under every shuffle: they depend on the seed, the
         parts and the numbers of samples of the files. Split before take() and skip().
+
+        Args:
+            parts: Fractions of all samples, at most 1 together, rounded so that fractions of 1 together have all
+                samples; or numbers of samples, as ints.
         """
         one = self._settings
         if one.first_sample or one.first_batch or one.stop_sample is not None or one.stop_batch is not None:
@@ -269,7 +274,7 @@ class Dataset(Generic[T_co]):
         on_error: OnError = "raise",
         max_errors: int | float = 100,
         random: Literal[False] = False,
-        timeout: float | None = 300.0,
+        timeout: float | str | None = 300.0,
         start: Literal["forkserver", "spawn"] = "forkserver",
     ) -> Dataset[U]: ...
 
@@ -283,7 +288,7 @@ class Dataset(Generic[T_co]):
         on_error: OnError = "raise",
         max_errors: int | float = 100,
         random: Literal[True],
-        timeout: float | None = 300.0,
+        timeout: float | str | None = 300.0,
         start: Literal["forkserver", "spawn"] = "forkserver",
     ) -> Dataset[U]: ...
 
@@ -296,7 +301,7 @@ class Dataset(Generic[T_co]):
         on_error: OnError = "raise",
         max_errors: int | float = 100,
         random: bool = False,
-        timeout: float | None = 300.0,
+        timeout: float | str | None = 300.0,
         start: Literal["forkserver", "spawn"] = "forkserver",
     ) -> Dataset[Any]:
         """Replaces every sample by `function(sample)`; after batch(), every batch by `function(batch)`.
@@ -305,11 +310,12 @@ class Dataset(Generic[T_co]):
         torch's loops as it is, and a batch has the structure of its samples. A list is a value. Functions after it get
         the tuple as their one argument.
 
-        where:    "inline", "threads" (the default if num_workers is given), or "processes" for functions that hold the
-                  GIL
-        on_error: "skip" skips what the function failed on, up to `max_errors` (a number, or a fraction below 1)
-        random:   function(sample, rng) gets a numpy Generator, seeded by seed, epoch and sample
-        timeout:  seconds that a worker process may take over one sample
+        Args:
+            where: "inline", "threads" (the default if num_workers is given), or "processes" for functions that hold the
+                GIL.
+            on_error: "skip" skips what the function failed on, up to `max_errors` (a number, or a fraction below 1).
+            random: function(sample, rng) gets a numpy Generator, seeded by seed, epoch and sample.
+            timeout: How long a worker process may take over one sample, in seconds or as a text such as "10min".
         """
         return self._function(
             "map",
@@ -319,7 +325,7 @@ class Dataset(Generic[T_co]):
             on_error=on_error,
             max_errors=max_errors,
             random=random,
-            stall_s=timeout,
+            stall_s=time_argument(timeout, "timeout") if isinstance(timeout, str) else timeout,
             start=start,
         )
 
@@ -337,6 +343,50 @@ class Dataset(Generic[T_co]):
         Batches get shorter: no sample moves to another batch, so that every rank keeps its number of batches.
         """
         return self._function("filter", function, num_workers, where, on_error=on_error, max_errors=max_errors)
+
+    def decode(
+        self,
+        column: str,
+        *,
+        size: int | tuple[int, int] | None = None,
+        crop: Crop = None,
+        dtype: DType = "uint8",
+        mean: float | Sequence[float] | None = None,
+        std: float | Sequence[float] | None = None,
+        layout: Layout = "HWC",
+        scale: tuple[float, float] = (0.08, 1.0),
+        ratio: tuple[float, float] = (3 / 4, 4 / 3),
+        mode: str = "RGB",
+        exact: bool = False,
+        num_workers: int | None = None,
+        where: Where = "threads",
+        on_error: OnError = "raise",
+        max_errors: int | float = 100,
+    ) -> Dataset[Sample]:
+        """Decodes the images of a column, crops and resizes them, on threads without the GIL; before batch().
+
+        The options up to `exact` are those of hold.decode_image; without a `size` images are decoded as they are. A
+        random crop depends on the seed of shuffle(), the epoch and the sample alone: it is the same after a resume.
+
+        on_error: "skip" skips corrupt images, up to `max_errors` (a number, or a fraction below 1), and lists them in
+                  skipped(); by default one is a MapError that names the file and the record
+        """
+        if self._settings.batched:
+            raise ValueError("decode: expected a dataset of samples, got one of batches: call decode() before batch()")
+        known = None if self._settings.functions else self._source.known_schema()
+        if known is not None and column not in known:
+            raise InputError(f"decode: there is no column {column!r}. {names_there(column, list(known))}")
+        options = {"crop": crop, "dtype": dtype, "mean": mean, "std": std, "layout": layout}
+        resize = image_resize(size, mode=mode, scale=scale, ratio=ratio, exact=exact, **options)
+        return self._function(
+            "map",
+            ImageColumn(column, resize, mode),
+            num_workers,
+            where,
+            on_error=on_error,
+            max_errors=max_errors,
+            random=resize is not None and resize.is_random,
+        )
 
     def _function(
         self,
@@ -360,8 +410,8 @@ class Dataset(Generic[T_co]):
         )
         return self._with(functions=(*self._settings.functions, made))
 
-    def cache(self, most: str | int = "1GB", folder: str | os.PathLike[str] | None = None) -> Dataset[T_co]:
-        """Caches samples as the functions before it left them, up to `most` bytes: in memory, or in a file in `folder`.
+    def cache(self, maximum: str | int = "1GB", folder: str | os.PathLike[str] | None = None) -> Dataset[T_co]:
+        """Caches samples as the functions before it left them, up to `maximum` bytes, in memory or a file in `folder`.
 
         What does not fit is made anew in every epoch. The cache lives as long as this dataset.
         """
@@ -370,34 +420,32 @@ class Dataset(Generic[T_co]):
         if any(function.random for function in self._settings.functions):
             raise ValueError("cache: a random function before it would repeat its result in every epoch: put it after")
         folder = None if folder is None else os.path.abspath(folder)
-        return self._with(cache=Cache(max_bytes=parse_bytes(most), folder=folder, after=len(self._settings.functions)))
+        cache = Cache(max_bytes=parse_bytes(maximum), folder=folder, after=len(self._settings.functions))
+        return self._with(cache=cache)
 
     # ---- prefetching and limits
 
-    def prefetch(self, most: int | str = 2) -> Dataset[T_co]:
-        """Prefetches batches in a thread. 0: none.
+    def prefetch(self, maximum: int | str = 2) -> Dataset[T_co]:
+        """Prefetches batches in a thread.
 
-        most: an int is a number of batches (without batch(), of samples); a string such as "64MB" is bytes. At least
-              one batch is prefetched, and a number of them takes at most a quarter of limits(memory=…)
+        Args:
+            maximum: An int is a number of batches (without batch(), of samples), 0 none; a string such as "64MB" is
+                bytes. At least one batch is prefetched; a number of them takes at most a quarter of limits(memory=…).
         """
-        if isinstance(most, str):
-            return self._with(prefetch_batches=0, prefetch_bytes=parse_bytes(most))._checked()
-        most = as_int("prefetch", most, 0)
-        if most > _MAX_PREFETCHED:
+        if isinstance(maximum, str):
+            return self._with(prefetch_batches=0, prefetch_bytes=parse_bytes(maximum))._checked()
+        maximum = as_int("prefetch", maximum, 0)
+        if maximum > _MAX_PREFETCHED:
             raise ValueError(
-                f"prefetch: expected at most {_MAX_PREFETCHED:,} batches, got {most:,}: a number counts batches. For "
-                f'bytes write prefetch("{format_bytes(most).replace(" ", "")}")'
+                f"prefetch: expected at most {_MAX_PREFETCHED:,} batches, got {maximum:,}: a number counts batches. "
+                f'For bytes write prefetch("{format_bytes(maximum).replace(" ", "")}")'
             )
-        return self._with(prefetch_batches=most, prefetch_bytes=0)
+        return self._with(prefetch_batches=maximum, prefetch_bytes=0)
 
     def limits(
         self, *, open_files: int | Literal["auto"] | None = None, memory: str | int | None = None
     ) -> Dataset[T_co]:
         """Limits the files open at once ("auto": half of what this process may still open), and the bytes of memory.
-
-        memory: what an iteration adds to this process: blocks that are cached or read ahead, the order of the samples
-            in the window (8 bytes each), batches that are being read or are in functions, prefetched batches, and the
-            last one you got. RSS may exceed it by a quarter, as allocators keep some memory.
 
         It must suffice for prefetch() and three batches, and three more for every worker (for at least two; for one
         where functions run inline), as they are read or as functions made them, whichever is larger: so many are made
@@ -407,6 +455,11 @@ class Dataset(Generic[T_co]):
         Not included: the interpreter and imports, batches you keep, cache(), what functions keep, the index of files
         (8 bytes a record of open TFRecords; up to 32 MB stay for the process), and each worker process's own memory:
         interpreter, imports, its current batch and what it makes of that.
+
+        Args:
+            memory: What an iteration adds to this process: blocks that are cached or read ahead, the order of the
+                samples in the window (8 bytes each), batches that are being read or are in functions, prefetched
+                batches, and the last one you got. RSS may exceed it by a quarter, as allocators keep some memory.
         """
         changes: dict[str, Any] = {}
         if open_files is not None:
@@ -429,7 +482,8 @@ class Dataset(Generic[T_co]):
     def plan(self, progress: OnProgress | None = None) -> Dataset[T_co]:
         """Indexes every shard now instead of before the first batch.
 
-        progress: called with (done, total) after each shard
+        Args:
+            progress: Called with (done, total) after each shard.
         """
         self._source.catalogs(progress)
         self._source.schema()
@@ -438,9 +492,10 @@ class Dataset(Generic[T_co]):
     def iterate(self, epoch: int | None = None, *, worker: tuple[int, int] = (0, 1)) -> Iteration[T_co]:
         """Begins a pass over batches, or samples without batch(). Use `with`, so that everything is released at once.
 
-        epoch:  by default the one after the last pass; with repeat(n) after all its epochs, with repeat() after its
-                first. Loading a state into such a pass moves the next one. A pass with a given epoch does not count
-        worker: (number, how many): that many workers share this rank's batches, each taking them in turn
+        Args:
+            epoch: By default the one after the last pass; with repeat(n) after all its epochs, with repeat() after its
+                first. Loading a state into such a pass moves the next one. A pass with a given epoch does not count.
+            worker: (number, how many): that many workers share this rank's batches, each taking them in turn.
         """
         epoch = None if epoch is None else as_int("epoch", epoch, 0)
         if not isinstance(worker, tuple) or len(worker) != 2:
@@ -672,16 +727,17 @@ def read(
 ) -> Dataset[Sample]:
     """Reads samples from TFRecord, HDF5, tar and other files: a path, a glob, a folder, a URL, or a list of them.
 
-    schema:       the columns to read; by default those of the files, or of the dataset directory that they are in
-    verify:       "all" checks the CRC of every TFRecord, "header" only that of its length
-    on_corrupt:   "skip" skips corrupt samples and shards, up to `max_corrupt`, and lists them in skipped(); "salvage"
-                  also recovers records of which only the header is corrupt
-    keep_doubtful: also reads TFRecords that might be data of a corrupt record: right if no record holds TFRecords
-    labels_from_folders: small files in folders get a column "label": the number of their folder
-    allow_external: lets an HDF5 file have values in other files (external storage and links), which it may choose
-                  freely: only for files that you trust
-    storage_options: options for URLs, as fsspec takes them; shards are downloaded to `cache_folder`, up to
-                  `cache_bytes`
+    Args:
+        schema: The columns to read; by default those of the files, or of the dataset directory that they are in.
+        verify: "all" checks the CRC of every TFRecord, "header" only that of its length.
+        on_corrupt: "skip" skips corrupt samples and shards, up to `max_corrupt`, and lists them in skipped(); "salvage"
+            also recovers records of which only the header is corrupt.
+        keep_doubtful: Also reads TFRecords that might be data of a corrupt record: right if no record holds TFRecords.
+        labels_from_folders: Small files in folders get a column "label": the number of their folder.
+        allow_external: Lets an HDF5 file have values in other files (external storage and links), which it may choose
+            freely: only for files that you trust.
+        storage_options: Options for URLs, as fsspec takes them; shards are downloaded to `cache_folder`, up to
+            `cache_bytes`.
     """
     columns = None if schema is None else check_schema(schema)
     if verify not in ("all", "header"):
@@ -690,7 +746,7 @@ def read(
     as_int("max_corrupt", max_corrupt, 0)
     if keep_doubtful and on_corrupt == "raise":
         raise ValueError("keep_doubtful=True goes with on_corrupt='skip' or 'salvage', got on_corrupt='raise'")
-    remote = {"folder": cache_folder, "most_bytes": parse_bytes(cache_bytes), "options": storage_options}
+    remote = {"folder": cache_folder, "max_bytes": parse_bytes(cache_bytes), "options": storage_options}
     specs = find_sources(paths, storage_options)
     source = FileSource(
         specs,
@@ -712,7 +768,8 @@ def mix(
 ) -> Dataset[Sample]:
     """Mixes datasets, each with its share of the samples: `hold.mix({a: 0.7, b: 0.3})`.
 
-    until: an epoch ends with the "first" dataset that ends; or when "all" have, while the others begin again
+    Args:
+        until: An epoch ends with the "first" dataset that ends; or when "all" have, while the others begin again.
     """
     parts = [_weighted(part) for part in (datasets.items() if isinstance(datasets, Mapping) else datasets)]
     if not parts:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from time import monotonic
 from typing import Any, TextIO
 
+from ..._util.text import time_argument
 from .dataset import Dataset
 from .iterator import Iteration
 
@@ -15,18 +16,23 @@ _TERMINAL_S = 0.2
 _FILE_S = 30.0
 
 
-def progress(batches: Iteration | Dataset, *, out: TextIO | None = None, every_s: float | None = None) -> Iterator[Any]:
+def progress(
+    batches: Iteration | Dataset, *, out: TextIO | None = None, every: float | str | None = None
+) -> Iterator[Any]:
     """Yields the same batches, and shows how far the epoch is, how fast, and how long it will take.
 
         for batch in hold.progress(it): ...
 
-    out:     where the line goes, by default stderr
-    every_s: how often; by default five times a second in a terminal, and every half minute in a file
+    Args:
+        out: Where the line goes, by default stderr.
+        every: How often, in seconds or as a text such as "1min"; by default five times a second in a terminal, and
+            every half minute in a file.
     """
     if isinstance(batches, Dataset):
         batches = batches.iterate()
     if not isinstance(batches, Iteration):
         raise TypeError(f"progress: expected a dataset, or what ds.iterate() returns, got {type(batches).__name__}")
+    every_s = None if every is None else time_argument(every, "every")
     return _with_progress(batches, sys.stderr if out is None else out, every_s)
 
 

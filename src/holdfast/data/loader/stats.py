@@ -42,10 +42,10 @@ class Stats:
     wait_s: float
     stages: dict[str, StageStats]
     open_files: int
-    open_files_most: int
+    open_files_max: int
     open_files_bound: int
     memory_bytes: int
-    memory_most_bytes: int
+    memory_max_bytes: int
     memory_bound_bytes: int
     lost: int
     rank: str
@@ -82,8 +82,8 @@ class Stats:
         return (
             f"{self.batches:,} batches, {self.samples:,} samples{lost}, {format_bytes(self.bytes_read)} in "
             f"{self.elapsed_s:.2f} s: {self.samples_per_s:,.0f} samples/s, {rate}/s; {self.rank}\n"
-            f"open files {self.open_files} now, {self.open_files_most} at most, of {self.open_files_bound}; "
-            f"memory {format_bytes(self.memory_bytes)} now, {format_bytes(self.memory_most_bytes)} at most, "
+            f"open files {self.open_files} now, {self.open_files_max} at most, of {self.open_files_bound}; "
+            f"memory {format_bytes(self.memory_bytes)} now, {format_bytes(self.memory_max_bytes)} at most, "
             f"of {format_bytes(self.memory_bound_bytes)}"
         )
 
@@ -98,7 +98,7 @@ class Meter:
     samples: int = 0
     wait_s: float = 0.0
     memory_bytes: int = 0
-    memory_most_bytes: int = 0
+    memory_max_bytes: int = 0
     begun: float = field(default_factory=monotonic)
     # Reentrant: an iteration that the garbage collector closes while the lock is held calls add_memory().
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -145,7 +145,7 @@ class Meter:
         """Counts memory that is kept for later batches; a negative number releases it."""
         with self._lock:
             self.memory_bytes += change_bytes
-            self.memory_most_bytes = max(self.memory_most_bytes, self.memory_bytes)
+            self.memory_max_bytes = max(self.memory_max_bytes, self.memory_bytes)
 
 
 # ---- skipped samples

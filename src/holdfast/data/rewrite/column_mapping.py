@@ -25,7 +25,7 @@ class Columns:
 
 
 def must_infer(sources: Sequence[InputFile], given: Schema | None) -> bool:
-    """Tells whether the schema must be inferred from records."""
+    """Returns whether the schema must be inferred from records."""
     return given is None and any(_has_no_schema(source) for source in sources)
 
 

@@ -15,7 +15,7 @@ from ...errors import InputError
 from ...schema import Column, check_schema
 from ..formats.base import FileEntry, GivenSchema
 from ..formats.parts_manifest import check_not_only_copy
-from ..formats.targets import MOST_SHARDS, TargetName, check_no_other_shards, parse_target, publish, renaming
+from ..formats.targets import MAX_SHARDS, TargetName, check_no_other_shards, parse_target, publish, renaming
 from ..formats.tfrecord.manifest import find_manifest
 from .column_mapping import choose_columns, must_infer
 from .engine import OutputOptions, verify_targets, write_targets
@@ -28,8 +28,9 @@ _PASSES = 3  # verify, copy, read back
 class Converted:
     """What was written.
 
-    checksum: over all values of all samples in order; the same for the same data in any format
-    notes:    what of the sources was dropped or changed
+    Attributes:
+        checksum: Over all values of all samples in order; the same for the same data in any format.
+        notes: What of the sources was dropped or changed.
     """
 
     __module__ = "holdfast"
@@ -68,16 +69,17 @@ def convert(
     target decides the format. The sources are verified first. The targets are read back, and only appear if they have
     the same columns, rows and values.
 
-    source:       a path, a glob, a folder, a run.hold, or a list of them
-    schema:       the columns to convert; by default all
-    shards:       write this many files of about equal length, named NAME-00000-of-00008.tfrecord and so on
-    shard_bytes:  write files of about this size, such as "256MB", measured by their values
-    codec:        of HDF5 chunks, as out.part() takes it; None: as the schema says, or none
-    compression:  of TFRecord files; "auto": by the target's name
-    cast:         round float64 to Float32 where the target has no float64, and fill features that some records lack
-                  with 0 or b""
-    overwrite:    replace existing targets
-    progress:     called with numbers of bytes, which add up to the size of the sources
+    Args:
+        source: A path, a glob, a folder, a run.hold, or a list of them.
+        schema: The columns to convert; by default all.
+        shards: Write this many files of about equal length, named NAME-00000-of-00008.tfrecord and so on.
+        shard_bytes: Write files of about this size, such as "256MB", measured by their values.
+        codec: The codec of HDF5 chunks, as out.part() takes it; None: as the schema says, or none.
+        compression: The compression of TFRecord files; "auto": by the target's name.
+        cast: Round float64 to Float32 where the target has no float64, and fill features that some records lack with 0
+            or b"".
+        overwrite: Replace existing targets.
+        progress: Called with numbers of bytes, which add up to the size of the sources.
     """
     name = parse_target(target)
     options = _output_options(name, shards, shard_bytes, codec, compression)
@@ -117,8 +119,8 @@ def _output_options(
 ) -> OutputOptions:
     if shards is not None and shard_bytes is not None:
         raise ValueError("expected either shards= or shard_bytes=, got both")
-    if shards is not None and (type(shards) is not int or not 1 <= shards <= MOST_SHARDS):
-        raise ValueError(f"expected from 1 to {MOST_SHARDS:,} shards, got {shards!r}")
+    if shards is not None and (type(shards) is not int or not 1 <= shards <= MAX_SHARDS):
+        raise ValueError(f"expected from 1 to {MAX_SHARDS:,} shards, got {shards!r}")
     if codec is not None and "codec" not in name.kind.write_options:
         raise ValueError(f"a codec is for HDF5, got {codec!r} for {name.name}")
     if codec is not None:

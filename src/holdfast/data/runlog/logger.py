@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from ..._util.process import call_after_fork
 from ..._util.rank import find_rank
+from ..._util.text import time_argument
 from ...errors import ClosedWriterError, ForkedWriterError, HoldfastError, InputError, SchemaError
 from ...schema import Column, Value
 from ..writer.directory import Format, check_format, check_task
@@ -62,50 +63,50 @@ def log(
     schema: Mapping[str, Column | type[Value]] | None = None,
     name: str = "run",
     every_rows: int = 10_000,
-    every_s: float = 60.0,
+    every: float | str = 60.0,
     replay: Replay = "drop",
     on_error: OnError = "raise",
     format: Format = "hdf5",
     storage_options: Mapping[str, Any] | None = None,
     server: str | None = None,
     steps: range | None = None,
-    timeout: float | None = None,
+    timeout: float | str | None = None,
 ) -> Log:
     """Opens a log that every worker of a training writes to: `with hold.log("logs/exp1") as log: log(step, loss=0.3)`.
 
-    logdir      a folder or a URL, in which run.hold is made
-    rank        this worker's number; None: the launcher's
-    schema      the first columns, besides step, worker and time_ns; None: inferred from the first row
-    name        of another log in the same logdir: "eval" makes eval.hold
-    every_rows, every_s: commit after so many rows, or with the first row so long after the last commit.
-                A crash loses the rows since.
-    replay      "drop" leaves out steps up to this worker's last one, which a restart from a checkpoint logs again
-    on_error    "warn": logging never raises. A value that cannot be logged is left out of its row; a write that fails
-                is retried with the next rows. Each kind of error is a warning once.
-    format      of the parts: "hdf5" or "tfrecord"
-    storage_options  options for a URL, as fsspec takes them
-    server      a central writer, instead of a logdir: its address, or the folder it serves
-    steps       with a server: the steps that this worker logs, in order; None: every step from 0 on
-    timeout     with a server: seconds to wait for it when the log is opened, when rows are committed and at the end;
-                None: 60, but with on_error="warn" 5 before the end, so that a training is not held up
+    Args:
+        logdir: A folder or a URL, in which run.hold is made.
+        rank: This worker's number; None: the launcher's.
+        schema: The first columns, besides step, worker and time_ns; None: inferred from the first row.
+        name: The name of another log in the same logdir: "eval" makes eval.hold.
+        every_rows, every: Commit after so many rows, or with the first row so long after the last commit, in seconds or
+            as a text such as "10min". A crash loses the rows since.
+        replay: "drop" leaves out steps up to this worker's last one, which a restart from a checkpoint logs again.
+        on_error: "warn": logging never raises. A value that cannot be logged is left out of its row; a write that fails
+            is retried with the next rows. Each kind of error is a warning once.
+        format: The format of the parts: "hdf5" or "tfrecord".
+        storage_options: Options for a URL, as fsspec takes them.
+        server: A central writer, instead of a logdir: its address, or the folder it serves.
+        steps: With a server: the steps that this worker logs, in order; None: every step from 0 on.
+        timeout: With a server: how long to wait for it when the log is opened, when rows are committed and at the end;
+            None: 60, but with on_error="warn" 5 before the end, so that a training is not held up.
     """
     if (logdir is None) == (server is None):
         raise ValueError("expected a logdir, or server= with the address of a central writer, and not both")
     if replay not in ("drop", "keep") or on_error not in ("raise", "warn"):
         expected = 'expected replay to be "drop" or "keep" and on_error "raise" or "warn"'
         raise ValueError(f"{expected}, got {replay!r} and {on_error!r}")
-    if isinstance(every_rows, bool) or not isinstance(every_rows, int) or every_rows < 1 or not every_s >= 0:
-        expected = "every_rows must be a positive integer and every_s not negative"
-        raise ValueError(f"{expected}, got {every_rows!r} and {every_s!r}")
+    if isinstance(every_rows, bool) or not isinstance(every_rows, int) or every_rows < 1:
+        raise ValueError(f"every_rows must be a positive integer, got {every_rows!r}")
+    every_s = time_argument(every, "every", endless=True)
+    given_s = None if timeout is None else time_argument(timeout, "timeout", zero=False, endless=True)
     worker = _worker(rank, name)
     columns = None if schema is None else given_schema(schema)
     if server is not None:
         if replay == "keep":
             raise ValueError('replay="keep" is for a logdir: a central writer takes every row of a worker once')
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"expected a timeout above 0, got {timeout!r}")
         short_s = _SERVER_S if on_error == "raise" else _SHORT_S
-        end_s, timeout_s = (_SERVER_S, short_s) if timeout is None else (timeout, timeout)
+        end_s, timeout_s = (_SERVER_S, short_s) if given_s is None else (given_s, given_s)
         target: PartSink | ServerSink = ServerSink(server, worker, steps, timeout_s, end_s)
     else:
         if steps is not None:
@@ -117,7 +118,7 @@ def log(
             raise ValueError('expected the name of a folder as logdir, got an empty one; "." is the one you are in')
         folder = f"{os.fsdecode(logdir).rstrip('/')}/{check_task(name)}.hold"
         target = PartSink(folder, worker, check_format(format), storage_options)
-    return Log(target, worker, columns, every_rows, float(every_s), replay, on_error)
+    return Log(target, worker, columns, every_rows, every_s, replay, on_error)
 
 
 def _worker(rank: int | None, name: str) -> int:
@@ -141,14 +142,15 @@ def _number(step: int) -> int:
 class Log:
     """What hold.log(…) returns. Call it with a step and that step's values; leave its `with` block, or close() it.
 
-    last_step  this worker's last step, committed or not; None: there is none. A training may resume after it.
-    rows       rows that this object has taken
-    dropped    replayed rows that it has left out
-    lost       rows that could not be written, with on_error="warn"
-    left_out   values that could not be logged, of rows that were, with on_error="warn"
-
     Rows are committed at the end of the `with` block, also after an exception, and when the program exits. Threads may
     share a log. It cannot be used in a forked child.
+
+    Attributes:
+        last_step: This worker's last step, committed or not; None: there is none. A training may resume after it.
+        rows: Rows that this object has taken.
+        dropped: Replayed rows that it has left out.
+        lost: Rows that could not be written, with on_error="warn".
+        left_out: Values that could not be logged, of rows that were, with on_error="warn".
     """
 
     __module__ = "holdfast"

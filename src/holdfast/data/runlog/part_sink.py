@@ -11,9 +11,9 @@ from typing import Any
 
 from ...errors import HoldfastError, InputError, MissingFileError, SchemaError, TargetExistsError
 from ...schema import Column, Int64, first_difference
-from ..formats.hdf5.schema_layout import check_keys
 from ..formats.part_record import PartRecord
 from ..formats.parts_manifest import read_manifests
+from ..formats.registry import FORMATS
 from ..loader.dataset import read
 from ..writer.dataset_writer import DatasetWriter, write
 from ..writer.directory import Format
@@ -105,10 +105,10 @@ class PartSink:
 
     def _check(self, schema: Schema) -> None:
         """Raises SchemaError if parts of this format cannot have these columns, or not after those there."""
-        if self._format == "hdf5":
-            check_keys(schema)
-            return
-        for name, column in (self.schema or {}).items():
+        kind = FORMATS[self._format]
+        if kind.check_part is not None:
+            kind.check_part(schema, None, None)
+        for name, column in () if kind.widens_ints else (self.schema or {}).items():
             if is_int(column) and is_float(schema[name]):
                 raise _ints_before(name)
 
@@ -205,7 +205,7 @@ class PartSink:
         assert self._out is not None
         there = self._out.schema.items()
         names = [name for name, one in there if is_int(one) and is_float(columns[name])]
-        has_lists = bool(names) and any(record.format == "tfrecord" for record in self._out.parts())
+        has_lists = bool(names) and not all(FORMATS[record.format].widens_ints for record in self._out.parts())
         return {name: _ints_before(name) for name in names} if has_lists else {}
 
     def _leave_out(self, wrong: dict[str, SchemaError]) -> list[SchemaError]:

@@ -355,7 +355,8 @@ def _makes_batches(frame: FrameType) -> bool:
 class _Pass:
     """The epochs from `begin` to before `stop`, as one process reads them.
 
-    equal: all batches but the last must have the same size, because accelerate drops what it cannot divide
+    Args:
+        equal: All batches but the last must have the same size, because accelerate drops what it cannot divide.
     """
 
     def __init__(

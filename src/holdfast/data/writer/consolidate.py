@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..._native.checksum import crc32c_of_file
 from ..._util.atomic import check_absent, sync_folder
@@ -21,25 +21,28 @@ from ...errors import (
     CorruptError,
     DataError,
     HoldfastError,
-    InputError,
     SchemaError,
     WriteError,
     cannot_open,
 )
 from ...schema import Column, first_difference, schema_digest
-from ..formats.hdf5.merging.merge_files import MergedDataset, MergedHDF5, merge_hdf5, plan_hdf5
+from ..formats.base import Merged
 from ..formats.part_record import PartRecord, order_of_part
 from ..formats.parts_manifest import (
     ManifestPart,
     PartsManifest,
     check_not_only_copy,
+    check_parts,
     manifest_numbers,
+    no_parts,
     read_manifests,
 )
-from ..formats.registry import open_shard
-from ..formats.tfrecord.merge import merge_files
-from .directory import part_suffixes, read_schemas, record_name
+from ..formats.registry import FORMATS, open_shard
+from .directory import check_format, list_names, part_suffixes, read_schemas, record_name
 from .workspace import Workspace
+
+if TYPE_CHECKING:
+    from ..formats.hdf5.merging.merge_files import MergedDataset
 
 Key = list[tuple[int, str]]
 
@@ -90,14 +93,17 @@ def write_manifest(folder: Path, facts: dict[str, Any]) -> PartsManifest:
         workspace.close()
 
 
-def make_view(sources: Sources, target: Path, *, overwrite: bool) -> MergedHDF5:
-    if sources.format != "hdf5":
-        raise SchemaError(f"{sources.folder}: expected HDF5 parts for a view, these are {sources.format}")
+def make_view(sources: Sources, target: Path, *, overwrite: bool) -> Merged:
+    kind = FORMATS[sources.format]
+    if kind.merge is None or "virtual" not in kind.merge_options:
+        able = " or ".join(one.title for one in FORMATS.values() if "virtual" in one.merge_options)
+        raise SchemaError(f"{sources.folder}: expected {able} parts for a view, these are {kind.title}")
     if sources.older_schema:
         path = sources.paths[sources.older_schema[0]]
         text = "it was written before columns were added, and a view cannot fill in defaults"
         raise SchemaError(f"{path}: {text}; make one file with consolidate or `holdfast merge`")
-    return merge_hdf5(sources.paths, target, runs=sources.runs, virtual=True, overwrite=overwrite)
+    options = {"runs": sources.runs, "virtual": True, "overwrite": overwrite}
+    return kind.merge(sources.paths, str(target), dry_run=False, progress=None, **options)
 
 
 Order = Literal["exact", "any"]
@@ -133,7 +139,7 @@ class Sources:
         if order not in ("exact", "any"):
             raise ValueError(f'expected order to be "exact" or "any", got {order!r}')
         if not records:
-            raise InputError(f"{folder}: expected committed parts, there are none")
+            raise no_parts(str(folder))
         self.folder, self.order = folder, order
         self.records = sorted(records, key=lambda record: order_of_part(record.task, record.attempt))
         self.paths = [folder / "parts" / record.file for record in self.records]
@@ -142,6 +148,7 @@ class Sources:
         self.schema = schema
         self.older_schema = self._one_schema()
         self._check_sizes()
+        check_parts(str(folder), list_names(folder / "parts"))
         self.part_rows = exact_order(self.records) if order == "exact" else None
 
     def _one_format(self) -> str:
@@ -178,6 +185,17 @@ class Sources:
         whole = [PartRows(number, 0, record.rows) for number, record in enumerate(self.records)]
         return None if self.part_rows is None or self.part_rows == whole else self.part_rows
 
+    @property
+    def to_convert(self) -> list[int]:
+        """Returns the parts that must be converted before they are merged: their files store an earlier schema."""
+        return self.older_schema if FORMATS[self.format].conversion().stores_schema else []
+
+    def merge(self, paths: list[Path], target: Path, **options: Any) -> Merged:
+        kind = FORMATS[self.format]
+        assert kind.merge is not None
+        ordered = {"order": self.order} if "order" in kind.merge_options else {}
+        return kind.merge(list(map(str, paths)), str(target), **ordered, runs=self.runs, **options)
+
 
 def _difference(path: Path, schema: dict[str, Column]) -> str:
     try:
@@ -196,11 +214,9 @@ def plan(sources: Sources) -> Consolidated:
     """Returns what consolidate would do, and writes nothing."""
     size = sum(record.bytes for record in sources.records)
     facts = ("", sources.format, sources.order, len(sources.records), sources.rows, size)
-    if sources.format != "hdf5":
-        return Consolidated(*facts)
-    if sources.older_schema:
+    if sources.to_convert:
         return Consolidated(*facts, notes=[_older_schema_note(sources)])
-    made = plan_hdf5(sources.paths, order=sources.order, runs=sources.runs)
+    made = sources.merge(sources.paths, Path(), dry_run=True, overwrite=False, progress=None)
     return Consolidated(*facts, datasets=made.datasets, notes=made.notes)
 
 
@@ -234,22 +250,33 @@ class _Consolidation:
 
     def run(self) -> Consolidated:
         sources = self._sources
-        if self._delete and (made := self._killed_while_deleting()) is not None:
-            self._delete_parts(made)
-            return made
         if self._overwrite:
             check_not_only_copy(sources.paths, [self._target])
-        made = self._hdf5() if sources.format == "hdf5" else self._tfrecord()
+        else:
+            check_absent(self._target.parent, [self._target.name])  # before the parts are read
+        for record, path in zip(sources.records, sources.paths, strict=True):
+            if not record.chunks:  # which are compared as they are merged
+                _check_file(path, record)
+        made = self._merge()
         if self._delete:
             self._delete_parts(made)
         return made
 
-    def _result(self, size: int, crc: int, merged: MergedHDF5 | None = None) -> Consolidated:
-        sources = self._sources
-        facts = (str(self._target), sources.format, sources.order, len(sources.records), sources.rows, size, crc)
-        if merged is None:
-            return Consolidated(*facts, self._number)
-        return Consolidated(*facts, self._number, merged.datasets, merged.notes)
+    def _merge(self) -> Consolidated:
+        sources, progress = self._sources, self._progress
+        with self._paths_with_one_schema() as paths:
+            merged = sources.merge(
+                paths,
+                self._target,
+                dry_run=False,
+                overwrite=self._overwrite,
+                progress=None if progress is None else lambda n: progress(int(n)),
+                verified=self._write_manifest,
+            )
+        if sources.to_convert:
+            merged.notes.append(_older_schema_note(sources))
+        facts = (str(self._target), sources.format, sources.order, len(sources.records), sources.rows)
+        return Consolidated(*facts, merged.bytes, merged.crc32c, self._number, merged.datasets, merged.notes)
 
     def _write_manifest(self, rows: int | None, size: int, crc: int) -> None:
         """Checks the number of rows, and writes the manifest."""
@@ -268,29 +295,11 @@ class _Consolidation:
         }
         self._number = write_manifest(sources.folder, facts).number
 
-    # ---- HDF5
-
-    def _hdf5(self) -> Consolidated:
-        sources = self._sources
-        with self._paths_with_one_schema() as paths:
-            merged = merge_hdf5(
-                paths,
-                self._target,
-                order=sources.order,
-                runs=sources.runs,
-                overwrite=self._overwrite,
-                progress=self._progress,
-                verified=lambda made: self._write_manifest(made.rows, made.bytes, made.crc32c),
-            )
-        if sources.older_schema:
-            merged.notes.append(_older_schema_note(sources))
-        return self._result(merged.bytes, merged.crc32c, merged)
-
     @contextmanager
     def _paths_with_one_schema(self) -> Iterator[list[Path]]:
         """Yields the paths of the parts, with converted copies of those that have an earlier schema."""
         sources = self._sources
-        if not sources.older_schema:
+        if not sources.to_convert:
             yield sources.paths
             return
         from .dataset_writer import write
@@ -298,11 +307,11 @@ class _Consolidation:
         with tempfile.TemporaryDirectory(prefix=f".{self._target.name}.", dir=self._target.parent) as scratch:
             out = write(scratch, sources.schema)
             paths = list(sources.paths)
-            for number in sources.older_schema:
+            for number in sources.to_convert:
                 record = sources.records[number]
                 _check_file(paths[number], record)
                 shard: Any = open_shard(paths[number], sources.schema)
-                part: Any = out.part(record.task)
+                part: Any = out.part(record.task, check_format(record.format))
                 with shard, part:
                     for start in range(0, record.rows, _COPIED_ROWS):
                         stop = min(start + _COPIED_ROWS, record.rows)
@@ -310,60 +319,33 @@ class _Consolidation:
                 paths[number] = out.path_of(part.record)
             yield paths
 
-    # ---- TFRecord
-
-    def _tfrecord(self) -> Consolidated:
-        sources, target = self._sources, self._target
-        order = self._part_order()
-        if not self._overwrite:
-            check_absent(target.parent, [target.name])  # before the parts are read
-        for number in order:
-            _check_file(sources.paths[number], sources.records[number])
-        progress = self._progress
-        entry = merge_files(
-            [sources.paths[number] for number in order],
-            target,
-            compression="none",
-            overwrite=self._overwrite,
-            progress=None if progress is None else lambda n: progress(int(n)),
-            verified=lambda entry: self._write_manifest(entry.records, entry.bytes, entry.crc32c),
-        )
-        return self._result(entry.bytes, entry.crc32c)
-
-    def _part_order(self) -> list[int]:
-        runs = self._sources.runs
-        if runs is None:
-            return list(range(len(self._sources.records)))
-        numbers = [run.part for run in runs]
-        if len(set(numbers)) != len(numbers):
-            text = 'cannot reorder rows inside a TFRecord part, and one has rows of several producers; use order="any"'
-            raise WriteError(f"{self._sources.folder}: {text}")
-        return numbers
-
-    # ---- cleanup
-
-    def _killed_while_deleting(self) -> Consolidated | None:
-        """Returns the file, if a call like this one made it and was killed before it had deleted all of the parts."""
-        sources = self._sources
-        there = {(record.task, record.attempt, record.crc32c) for record in sources.records}
-        for one in reversed(read_manifests(sources.folder)):
-            parts = {(part.task, part.attempt, part.crc32c) for part in one.parts}
-            if one.delete_parts and one.order == sources.order and there < parts and one.describes(self._target):
-                facts = (one.format, one.order, len(one.parts), one.rows, one.bytes, one.crc32c, one.number)
-                return Consolidated(str(self._target), *facts)
-        return None
-
     def _delete_parts(self, made: Consolidated) -> None:
-        """Deletes the parts after reading the file again. The commit markers stay: the tasks are done."""
+        """Deletes the parts after reading the file again."""
         if _file_crc(self._target) != (made.crc32c, made.bytes):
             raise DataError(made.path, None, None, "its checksum is wrong after writing; the parts were kept")
-        parts = self._sources.folder / "parts"
-        for record in self._sources.records:
-            # The record first: data without a record are ignored, a record without data looks like a loss.
-            (parts / record_name(record.task, record.attempt)).unlink(missing_ok=True)
-            (parts / record.file).unlink(missing_ok=True)
-            failpoint("part-deleted")
-        sync_folder(parts)
+        _delete(self._sources.folder, self._sources.records)
+
+
+def finish_deletion(folder: Path, records: list[PartRecord], target: Path, order: Order) -> Consolidated | None:
+    """Returns the file, if a call with delete_parts=True has made it, after deleting what is left of its parts."""
+    for one in reversed(read_manifests(folder)):
+        if one.delete_parts and one.order == order and one.describes(target):
+            parts = {(part.task, part.attempt, part.crc32c) for part in one.parts}
+            _delete(folder, [record for record in records if (record.task, record.attempt, record.crc32c) in parts])
+            facts = (one.format, one.order, len(one.parts), one.rows, one.bytes, one.crc32c, one.number)
+            return Consolidated(str(target), *facts)
+    return None
+
+
+def _delete(folder: Path, records: list[PartRecord]) -> None:
+    """Deletes parts. Their commit markers stay: the tasks are done."""
+    parts = folder / "parts"
+    for record in records:
+        # The record first: data without a record are ignored, a record without data looks like a loss.
+        (parts / record_name(record.task, record.attempt)).unlink(missing_ok=True)
+        (parts / record.file).unlink(missing_ok=True)
+        failpoint("part-deleted")
+    sync_folder(parts)
 
 
 def _check_file(path: Path, record: PartRecord) -> None:

@@ -31,7 +31,7 @@ from .part import Location, Part
 from .verify import Report, verify_folder
 
 if TYPE_CHECKING:
-    from ..formats.hdf5.merging.merge_files import MergedHDF5
+    from ..formats.base import Merged
     from .consolidate import Consolidated, Sources
     from .server.server_process import Server
 
@@ -53,7 +53,8 @@ def write(
     used. Codecs and chunk_rows are those it was created with. Interrupted commits are finished, and temporary files of
     dead attempts are removed.
 
-    storage_options: options for a URL, as fsspec takes them
+    Args:
+        storage_options: Options for a URL, as fsspec takes them.
     """
     name = os.fsdecode(folder).removeprefix("file://").removeprefix("local://")
     columns = None if schema is None else check_schema(schema)
@@ -87,13 +88,14 @@ class DatasetWriter:
     ) -> Part:
         """Returns the part of one task, the unit of commit and retry; use it in a `with` block.
 
-        task        a retry uses the same name; of two attempts, the first to commit wins. None: `rank3`, if a launcher
-                    started this process as rank 3
-        attempt     its number; None: the next free one
-        chunk_rows  rows in a chunk of an HDF5 part; None: as the schema says, or else as many as the widest column
-                    fills half a MiB with
-        codec       of HDF5 chunks: "none", "gzip", ("gzip", 0 to 9), "lzf", "zstd" or ("zstd", 1 to 22), which needs
-                    the package hdf5plugin; None: as the schema says, column by column, or else none
+        Args:
+            task: A retry uses the same name; of two attempts, the first to commit wins. None: `rank3`, if a launcher
+                started this process as rank 3.
+            attempt: Its number; None: the next free one.
+            chunk_rows: Rows in a chunk of an HDF5 part; None: as the schema says, or else as many as the widest column
+                fills half a MiB with.
+            codec: The codec of HDF5 chunks: "none", "gzip", ("gzip", 0 to 9), "lzf", "zstd" or ("zstd", 1 to 22), which
+                needs the package hdf5plugin; None: as the schema says, column by column, or else none.
         """
         kind = check_format(format)
         check_codec(codec)
@@ -118,7 +120,7 @@ class DatasetWriter:
         queue_bytes: str | int = "256MB",
         segment_bytes: str | int = "64MiB",
         backlog_bytes: str | int = "4GiB",
-        seal_after_s: float = 60.0,
+        seal_after: float | str = 60.0,
         seal: bool = True,
         token: str | None = None,
         take_over: bool = False,
@@ -128,16 +130,17 @@ class DatasetWriter:
         """Returns the central writer, in a process of its own: producers send it rows (hold.connect), and it makes
         parts of them. Use it in a `with` block.
 
-        address        None: a Unix socket in the directory; or "unix:/a/path.sock", "tcp://host:port" (0: any port)
-        ack            a row is acknowledged when it is written ("process": it survives any kill), or when it is on disk
-                       as well ("disk": it survives a power cut)
-        queue_bytes    memory for received rows, over all producers
-        segment_bytes  approximate size of a part
-        backlog_bytes  how much may wait for the sealer; beyond that, producers wait
-        seal_after_s   how long rows may wait before they become a part
-        seal           False: keep the journal; a later server makes the parts
-        token          a secret of the producers, required for tcp. None: HOLDFAST_TOKEN
-        take_over      replace a running server, which is fenced off and ends
+        Args:
+            address: None: a Unix socket in the directory; or "unix:/a/path.sock", "tcp://host:port" (0: any port).
+            ack: A row is acknowledged when it is written ("process": it survives any kill), or when it is on disk as
+                well ("disk": it survives a power cut).
+            queue_bytes: Memory for received rows, over all producers.
+            segment_bytes: Approximate size of a part.
+            backlog_bytes: How much may wait for the sealer; beyond that, producers wait.
+            seal_after: How long rows may wait before they become a part, in seconds or as a text such as "5min".
+            seal: False: keep the journal; a later server makes the parts.
+            token: A secret of the producers, required for tcp. None: HOLDFAST_TOKEN.
+            take_over: Replace a running server, which is fenced off and ends.
         """
         from .server.server_process import Server, make_settings
 
@@ -149,7 +152,7 @@ class DatasetWriter:
             queue_bytes=queue_bytes,
             segment_bytes=segment_bytes,
             backlog_bytes=backlog_bytes,
-            seal_after_s=seal_after_s,
+            seal_after=seal_after,
             seal=seal,
             token=token,
             take_over=take_over,
@@ -201,18 +204,23 @@ class DatasetWriter:
         is complete and verified against their records; a manifest says what went into it. After a kill, the same call
         continues.
 
-        order         "exact": by task (rank9 before rank10) and row; what the central writer took, by producer and
-                      number. "any": full chunks first, so that hardly any is compressed again; rows stay intact
-        overwrite     replace a file of that name, once the new one is complete
-        delete_parts  delete them after the file was read again; their tasks stay done
-        progress      called with the number of bytes done, from time to time
+        Args:
+            order: "exact": by task (rank9 before rank10) and row; what the central writer took, by producer and number.
+                "any": full chunks first, so that hardly any is compressed again; rows stay intact.
+            overwrite: Replace a file of that name, once the new one is complete.
+            delete_parts: Delete them after the file was read again; their tasks stay done.
+            progress: Called with the number of bytes done, from time to time.
         """
-        from .consolidate import consolidate
+        from .consolidate import consolidate, finish_deletion
 
         path = Path(os.path.abspath(os.fsdecode(target)))
-        return consolidate(
-            self._sources(order), path, overwrite=overwrite, delete_parts=delete_parts, progress=progress
-        )
+        self._check_local()
+        if delete_parts:
+            made = finish_deletion(self.folder, self.parts(), path, order)
+            if made is not None and not self.parts():
+                return made
+        sources = self._sources(order)
+        return consolidate(sources, path, overwrite=overwrite, delete_parts=delete_parts, progress=progress)
 
     def plan(self, *, order: Literal["exact", "any"] = "exact") -> Consolidated:
         """Returns what consolidate would do: rows, bytes, and how each dataset would be merged. Writes nothing."""
@@ -220,7 +228,7 @@ class DatasetWriter:
 
         return plan(self._sources(order))
 
-    def view(self, target: str | os.PathLike[str], *, overwrite: bool = False) -> MergedHDF5:
+    def view(self, target: str | os.PathLike[str], *, overwrite: bool = False) -> Merged:
         """Makes an HDF5 file of virtual datasets over all committed parts, in the exact order.
 
         It names the parts relative to itself, so they must not move. Every source is checked when the view is made.
@@ -234,9 +242,12 @@ class DatasetWriter:
     def _sources(self, order: Literal["exact", "any"]) -> Sources:
         from .consolidate import Sources
 
+        self._check_local()
+        return Sources(self.folder, self.schema, self.parts(), order)
+
+    def _check_local(self) -> None:
         if not isinstance(self._location(), LocalLocation):
             raise InputError(f"{self.folder}: expected a folder on this machine; copy it here, then consolidate it")
-        return Sources(self.folder, self.schema, self.parts(), order)
 
     def __repr__(self) -> str:
         return f"<DatasetWriter {self.folder}, {len(self.schema):,} columns>"

@@ -66,7 +66,8 @@ def check_format(kind: Any) -> Format:
     if kind not in part_suffixes():
         known = " or ".join(f'"{name}"' for name in part_suffixes())
         raise ValueError(f"expected format to be {known}, got {kind!r}")
-    return kind  # type: ignore[no-any-return]
+    found: Format = kind
+    return found
 
 
 def data_name(task: str, attempt: int, kind: str) -> str:

@@ -36,8 +36,8 @@ def join_rows(column: Column, rows: Sequence[Row]) -> ColumnData:
     return column_from(column, joined)
 
 
-_MOST_ROWS = 512
-_MOST_BYTES = 1 << 21
+_MAX_ROWS = 512
+_MAX_BYTES = 1 << 21
 
 
 class RowBuffer:
@@ -56,7 +56,7 @@ class RowBuffer:
         for name, value in sample.items():
             self._bytes += self._columns[name].put(self.rows, value)
         self.rows += 1
-        return self.rows == _MOST_ROWS or self._bytes >= _MOST_BYTES
+        return self.rows == _MAX_ROWS or self._bytes >= _MAX_BYTES
 
     def take(self) -> dict[str, Any]:
         rows, self.rows, self._bytes = self.rows, 0, 0
@@ -90,7 +90,7 @@ class _FixedShapeColumn:
 
     def _make(self) -> Any:
         """Allocates as many rows as the buffer holds when it is full."""
-        rows = min(_MOST_ROWS, -(-_MOST_BYTES // self._row_bytes))
+        rows = min(_MAX_ROWS, -(-_MAX_BYTES // self._row_bytes))
         return np.empty((rows, *self._column.shape), self._dtype)
 
     def _array(self, value: Any) -> Any:

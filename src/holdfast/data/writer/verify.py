@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..._native.checksum import crc32c_of_file
-from ...errors import DataError, HoldfastError, InputError
+from ...errors import CorruptError, DataError, HoldfastError, InputError
 from ...schema import Column
 from ..formats.part_record import PartRecord, parse_record
-from ..formats.parts_manifest import deleted_parts
+from ..formats.parts_manifest import check_parts, deleted_parts
 from ..formats.registry import open_shard
 from .commit import LocalLocation
 from .directory import claim_name, claims_in, list_names, parse_name, records_in, unrecorded_in
@@ -94,6 +94,11 @@ def verify_folder(
 ) -> Report:
     """Verifies a local directory, and lists the leftovers of dead attempts."""
     report = verify(LocalLocation(folder), schema, digests, progress, deleted_parts(folder))
+    try:
+        check_parts(str(folder), list_names(folder / "parts"))
+    except (CorruptError, InputError) as error:
+        if not report.problems:  # which name the parts
+            report.problems.append(Problem(str(folder), _reason(error, str(folder))))
     report.leftovers += [f"parts/{name}: it has no record" for name in unrecorded_in(list_names(folder / "parts"))]
     for workspace in workspaces(folder / "tmp"):
         with dead_workspace(workspace) as note:

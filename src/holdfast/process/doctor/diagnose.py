@@ -256,10 +256,16 @@ class Diagnosed:
 
 
 def diagnose(pid: int | None = None, duration: str | float = 0, *, tree: bool = True) -> list[Diagnosed]:
-    """Returns a verdict on a process, by default this one, and on each of its descendants; the process comes first.
+    """Returns a verdict on a process and on each of its descendants; the process comes first.
 
-    With `duration`, a number of seconds or a text such as "10min", it is watched that long: growth shows only then; 0
-    takes one snapshot. Raises InputError if there is no such process.
+    Args:
+        pid: The process; by default this one.
+        duration: How long it is watched, in seconds or as a text such as "10min": growth shows only then. 0 takes one
+            snapshot.
+        tree: False: without its descendants.
+
+    Raises:
+        InputError: There is no such process.
     """
     for_s = time_argument(duration, "duration")
     seen = Observation(pid, tree=tree)
@@ -322,7 +328,7 @@ class Observation:
         self._scan_at_s = passed_s + max(min(_BETWEEN_S, for_s / 4), _BETWEEN_REST * (self._clock() - began))
 
     def watch_until_conclusive(self, progress: Callable[[float], object] | None = None, max_s: float = MAX_S) -> None:
-        """Samples until the verdict on every process of the first snapshot is conclusive, `most_s` at most.
+        """Samples until the verdict on every process of the first snapshot is conclusive, `max_s` at most.
 
         Where the first snapshot proves a leak, nothing is sampled.
         """
@@ -372,7 +378,7 @@ class Observation:
     ) -> list[Diagnosed]:
         profiles = profiles_of(last)
         before = {} if first is None else _by_identity(first)
-        pipe_limit = _pipe_limit(last.shared)
+        pipe_limit = find_pipe_limit(last.shared)
         shared = self._limits(last)
         commands = {proc.process.pid: proc.process.cmdline for proc in last.processes}
         found = []
@@ -486,6 +492,7 @@ def _by_identity(snapshot: Snapshot) -> dict[Identity, FdProfile]:
     }
 
 
-def _pipe_limit(shared: Sequence[Limit]) -> int | None:
+def find_pipe_limit(shared: Sequence[Limit]) -> int | None:
+    """Returns the number of pipes above which the kernel shrinks new ones of this user."""
     pages = next((limit.soft for limit in shared if limit.name == "pipe_user_pages"), None)
     return None if pages is None or pages == math.inf else int(pages) // PIPE_PAGES

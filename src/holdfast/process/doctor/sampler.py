@@ -180,7 +180,7 @@ class Watch:
         return self._alive
 
     def sample(self) -> None:
-        """Samples all known processes, and looks for new ones from time to time."""
+        """Samples all known processes, and finds new ones from time to time."""
         now = self._clock()
         if self._find_again_at_s is None or now >= self._find_again_at_s:
             self._find()
@@ -200,7 +200,7 @@ class Watch:
         return found
 
     def find_soon(self) -> None:
-        """Looks for new processes at the next sample, because the roots have changed."""
+        """Finds new processes at the next sample, because the roots have changed."""
         self._find_again_at_s = None
 
     def run(self, for_s: float, progress: Callable[[float], object] | None = None) -> None:

@@ -140,17 +140,17 @@ def _descriptors(pid: int, procfs: ProcFS) -> dict[str, Any]:
         seen = take_snapshot(pid, procfs=procfs)
     except InputError:
         return {}
-    look = seen.root
-    highest = max((one.fd for one in look.descriptors), default=None) if look.descriptors else None
+    root = seen.root
+    highest = max((one.fd for one in root.descriptors), default=None) if root.descriptors else None
     # Without permission to read the links, count the entries.
-    fds = look.fd_count or count(procfs, pid)
-    return {"fds": fds, "kinds": look.kinds, "highest_fd": highest, "match": _match(seen, look)}
+    fds = root.fd_count or count(procfs, pid)
+    return {"fds": fds, "kinds": root.kinds, "highest_fd": highest, "match": _match(seen, root)}
 
 
-def _match(seen: Snapshot, look: ProcessSnapshot) -> Match | None:
-    if look.descriptors is None:
+def _match(seen: Snapshot, root: ProcessSnapshot) -> Match | None:
+    if root.descriptors is None:
         return None
-    found = match(profiles_of(seen)[look.process.pid])
+    found = match(profiles_of(seen)[root.process.pid])
     return None if found and found.name == _BY_TREE and not seen.whole_tree else found
 
 

@@ -28,12 +28,16 @@ def explain(
     pid: int | None = None,
     path: str | os.PathLike[str] | None = None,
 ) -> Explanation:
-    """Explain an exception or a text: which errno is behind it, which limit is reached and how much of it is used, who
+    """Explains an exception or a text: which errno is behind it, which limit is reached and how much of it is used, who
     holds the lock, what the error is often mistaken for, and what to do.
 
-    `pid` is the process to inspect, by default this one. `path` is the file in question, if the error does not name
-    it. If a text contains several errors, the most informative one is explained. An unknown error gives an explanation
+    If a text contains several errors, the most informative one is explained. An unknown error gives an explanation
     with `.known` False; neither that nor unreadable facts raise. The function works without a free descriptor.
+
+    Args:
+        what: The exception or the text.
+        pid: The process to inspect; by default this one.
+        path: The file in question, if the error does not name it.
     """
     return explain_with(REAL, what, pid, path)
 

@@ -26,18 +26,19 @@ _TEXT = 160
 class Explanation:
     """Explains an error. `str()` formats it for people.
 
-    name           the kind of error, a fixed identifier; "unknown" if no rule matches
-    title          a readable name
-    errno          the errno behind it, even if the error hides it
-    says           what it means
-    here           what was found on this machine
-    mistaken_for   what it is often mistaken for
-    advice         what to do, in order
-    chain          how it was found: `SSLError ← MaxRetryError.reason ← OSError(24)`
-    text           the line that matched, shortened
-    count          the number of lines with this error; 1 for an exception
-    first, last    the first and the last of these lines
-    remedy         holdfast code that avoids it: two lines of `code`, and the `page` about it; None if there is none
+    Attributes:
+        name: The kind of error, a fixed identifier; "unknown" if no rule matches.
+        title: A readable name.
+        errno: The errno behind it, even if the error hides it.
+        says: What it means.
+        here: What was found on this machine.
+        mistaken_for: What it is often mistaken for.
+        advice: What to do, in order.
+        chain: How it was found: `SSLError ← MaxRetryError.reason ← OSError(24)`.
+        text: The line that matched, shortened.
+        count: The number of lines with this error; 1 for an exception.
+        first, last: The first and the last of these lines.
+        remedy: Code of holdfast that avoids it: two lines of `code`, and the `page` about it; None if there is none.
     """
 
     __module__ = "holdfast"

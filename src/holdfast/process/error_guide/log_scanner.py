@@ -19,7 +19,7 @@ from ...errors import InputError
 from .cause_chain import NEEDLES, rule_of
 from .rules import Rule
 
-_LOOKED_AT = 200  # a timestamp is at the start of a line, or a little later in JSON
+_SCANNED = 200  # a timestamp is at the start of a line, or a little later in JSON
 _LINES_AWAY = 200
 
 _FORMS = (
@@ -39,7 +39,7 @@ def _pattern() -> re.Pattern[str]:
 
 def stamp_of(line: str) -> str | None:
     """Return the timestamp of a line as it is written; it is not parsed, because its time zone is unknown."""
-    found = _pattern().search(line[:_LOOKED_AT])
+    found = _pattern().search(line[:_SCANNED])
     return found[0] if found else None
 
 
@@ -52,20 +52,20 @@ class Clock:
     def __init__(self) -> None:
         self._stamp: str | None = None
         self._stamped = 0
-        self._looked = 0
+        self._scanned = 0
 
     def at(self, line: int, text: str, before: str) -> str | None:
         """Return the timestamp for a line. `line` counts from 1 and never decreases."""
         own = stamp_of(text)
-        if own is None and line > self._looked + 1:
-            above = before.splitlines()[-(line - self._looked - 1) :]
+        if own is None and line > self._scanned + 1:
+            above = before.splitlines()[-(line - self._scanned - 1) :]
             for back, other in enumerate(reversed(above), 1):
                 if stamp := stamp_of(other):
                     self._stamp, self._stamped = stamp, line - back
                     break
         if own is not None:
             self._stamp, self._stamped = own, line
-        self._looked = line
+        self._scanned = line
         return self._stamp if line - self._stamped <= _LINES_AWAY else None
 
 
@@ -151,9 +151,9 @@ class Scanner:
             above = block[max(0, start - _BEFORE_BYTES) : start]
             if start < _BEFORE_BYTES:
                 above = (self._before + above)[-_BEFORE_BYTES:]
-            self._look(line, _text(block[begin:stop]), _text(above))
+            self._scan(line, _text(block[begin:stop]), _text(above))
 
-    def _look(self, line: int, text: str, before: str) -> None:
+    def _scan(self, line: int, text: str, before: str) -> None:
         rule = rule_of(text, before)
         if rule is None:
             return

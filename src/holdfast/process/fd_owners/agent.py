@@ -4,7 +4,7 @@
     with hold.listen("worker"):   # or for the time of a block
 
 The responder listens at a Unix socket in a private folder of the user. A request and its reply are one message
-each, limited in size and time. The thread sleeps until a request comes, but for a look at its socket every two seconds.
+each, limited in size and time. The thread sleeps until a request comes, but checks its socket every two seconds.
 An answer may take some seconds, during which Python code in the process runs at about half its speed.
 """
 
@@ -189,7 +189,7 @@ _ANSWER_S = 5.0
 # Accepting takes one descriptor, and answering opens one at a time. The third is for a thread that takes one first.
 _KEPT = 3
 _PAUSE_S = 0.2
-_LOOK_S = 2.0  # after so long the thread looks whether the socket is still its own
+_CHECK_S = 2.0  # after so long the thread checks whether the socket is still its own
 _EXIT_S = 1.0
 
 
@@ -251,7 +251,7 @@ class Responder:
             if self._is_bound():
                 poller.register(self._own_fd.number, select.POLLIN)
             is_full = len(self._reserve) == _KEPT
-            ready = poller.poll(int(1000 * (_LOOK_S if is_full else _PAUSE_S)))
+            ready = poller.poll(int(1000 * (_CHECK_S if is_full else _PAUSE_S)))
             if ready and not self._is_over and self._own_fd.number >= 0 and not self._serve():
                 # Another thread took the descriptor that was released for accept: the client has to wait.
                 select.poll().poll(int(_PAUSE_S * 1000))
@@ -324,7 +324,13 @@ def listen(name: str | None = None) -> AgentListener:
     """Answers requests of this user's other processes until it is closed or this process ends.
 
     It takes four descriptors and a thread, which further calls share. A forked child does not listen, but may call this
-    itself. Raises InputError if there is no folder for the socket.
+    itself.
+
+    Args:
+        name: How this process is called in answers; by default it has no name.
+
+    Raises:
+        InputError: There is no folder for the socket.
     """
     global _responder, _at_exit
     with _lock:

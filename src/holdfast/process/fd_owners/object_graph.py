@@ -48,7 +48,7 @@ class ObjectWalk:
         self.maps: dict[int, mmap.mmap] = {}
         self.complete = False  # everything was visited
         self._wanted = frozenset(wanted)
-        self._look_for: frozenset[int] = frozenset()
+        self._until_owned: frozenset[int] = frozenset()
         self._readers = readers
         self._clock = clock
         self._began = clock()
@@ -92,9 +92,9 @@ class ObjectWalk:
         _, fds = self.owners.get(id(obj), (obj, ()))
         self.owners[id(obj)] = obj, (*fds, fd)
 
-    def run(self, look_for: Collection[int] = ()) -> None:
-        """Walks until every owner is reached and each of `look_for` has an owner, or everything was visited."""
-        self._look_for = frozenset(look_for)
+    def run(self, until_owned: Collection[int] = ()) -> None:
+        """Walks until every owner is reached and each of `until_owned` has an owner, or everything was visited."""
+        self._until_owned = frozenset(until_owned)
         for own in self._own():  # no path goes through the walk itself
             self._from[id(own)] = OUTSIDE
         modules, frames = module_starts(), frame_starts()
@@ -113,7 +113,7 @@ class ObjectWalk:
             self.complete = not self.interrupted
 
     def _done(self) -> bool:
-        return all(one in self._from for one in self.owners) and self.owned().issuperset(self._look_for)
+        return all(one in self._from for one in self.owners) and self.owned().issuperset(self._until_owned)
 
     def _own(self) -> list[object]:
         return [self, vars(self), self.owners, self.maps, self._from, self._types]

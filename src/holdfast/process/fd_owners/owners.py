@@ -22,8 +22,15 @@ def owners(fd: int, *, within: str | float = WITHIN_S) -> list[OwnerPath]:
     """Returns the shortest path to each object that owns this descriptor, or a single entry that says that none does.
 
     There may be more paths to the same object. It runs no code of the objects but reads the references of all: in a
-    large process that takes a second or two. It ends after `within`, or 3,000,000 objects, or 200 steps from a
-    root, and then says so. Raises InputError if the descriptor is not open in this process.
+    large process that takes a second or two. It ends after 3,000,000 objects or 200 steps from a root,
+    and then says so.
+
+    Args:
+        fd: The descriptor.
+        within: When the search ends as well, in seconds or as a text such as "10s".
+
+    Raises:
+        InputError: The descriptor is not open in this process.
     """
     if _target(fd) is None:
         raise InputError(f"expected an open descriptor of this process, got {fd}")
@@ -33,9 +40,12 @@ def owners(fd: int, *, within: str | float = WITHIN_S) -> list[OwnerPath]:
 def owners_summary(
     fds: Collection[int] | None = None, *, within: str | float = 2 * WITHIN_S, max: int = MAX_TRACED
 ) -> list[OwnerGroup]:
-    """Groups these descriptors (by default all but the standard three) by what holds them, the largest group first.
+    """Groups descriptors by what holds them, the largest group first. Those that are not open are left out.
 
-    Of more than `max`, an even sample is traced and the counts are estimates. Those that are not open are left out.
+    Args:
+        fds: The descriptors; by default all but the standard three.
+        within: When the search ends, in seconds or as a text such as "10s".
+        max: Of more descriptors, an even sample is traced and the counts are estimates.
     """
     if max < 1:
         raise ValueError(f"expected max to be at least 1, got {max}")

@@ -159,13 +159,13 @@ class OwnerGroup:
 def group_paths(paths: Iterable[OwnerPath], asked: int | None = None) -> list[OwnerGroup]:
     """Groups paths by shape, the largest first. `asked`: how many descriptors the sampled ones represent."""
     shapes: dict[str, list[OwnerPath]] = {}
-    looked: set[int] = set()
+    scanned: set[int] = set()
     for path in paths:
         # A descriptor with two owners counts once, for its first path.
-        if path.fd not in looked:
-            looked.add(path.fd)
+        if path.fd not in scanned:
+            scanned.add(path.fd)
             shapes.setdefault(path.shape, []).append(path)
-    scale = 1.0 if asked is None or not looked else asked / len(looked)
+    scale = 1.0 if asked is None or not scanned else asked / len(scanned)
     groups = [
         OwnerGroup(shape, members[0].held, round(len(members) * scale), members[0], scale == 1.0)
         for shape, members in shapes.items()

@@ -17,9 +17,9 @@ from pathlib import Path
 from ..fd_owners.owners import find_paths
 
 _LEAST = 4  # any program has that many files of one line open
-_MOST_SITES = 8
+_MAX_SITES = 8
 _A_SITE = 3
-_WITHIN_S, _OF_RUN, _MOST_S = 1.0, 0.05, 5.0  # a second, or a twentieth of the time that the program ran
+_WITHIN_S, _OF_RUN, _MAX_S = 1.0, 0.05, 5.0  # a second, or a twentieth of the time that the program ran
 _ENTRY = struct.Struct("<QIIIHHiI")
 
 
@@ -31,12 +31,12 @@ def write_owners(at_ns: int) -> None:
     if not logs:
         return
     by_stack = {stack: fds for stack, fds in _live_by_stack(logs[-1]).items() if stack and len(fds) >= _LEAST}
-    largest = sorted(by_stack, key=lambda stack: -len(by_stack[stack]))[:_MOST_SITES]
+    largest = sorted(by_stack, key=lambda stack: -len(by_stack[stack]))[:_MAX_SITES]
     examples = {stack: _spread(by_stack[stack]) for stack in largest}
     if not examples:
         return
     ran_s = (at_ns - int(logs[-1].name.split(".")[2])) / 1e9
-    within_s = min(max(_WITHIN_S, _OF_RUN * ran_s), _MOST_S)
+    within_s = min(max(_WITHIN_S, _OF_RUN * ran_s), _MAX_S)
     paths = find_paths([fd for fds in examples.values() for fd in fds], within_s=within_s, clock=time.thread_time)
     owners: dict[int, list[str]] = {}
     for stack, fds in examples.items():

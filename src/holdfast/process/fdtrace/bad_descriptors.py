@@ -27,9 +27,9 @@ STALE_DUP2, NOT_INHERITED = "stale dup2", "not inherited"
 SUSPECTED, NEVER_OPEN, UNTOLD = "suspected stale close", "never open", "cannot be told"
 _ORDER = (STALE_CLOSE, STALE_DUP2, DOUBLE_CLOSE, USE_AFTER_CLOSE, NOT_INHERITED, UNTOLD, NEVER_OPEN, SUSPECTED)
 
-_MOST = 50
-_A_CALL = 20  # lives that one line used after their end and that are looked at; more of them are only counted
-_MOST_CALLS = 500
+_MAX = 50
+_A_CALL = 20  # lives that one line used after their end and that are explained; more of them are only counted
+_MAX_CALLS = 500
 _SOCKET = KINDS.index("socket")
 
 
@@ -64,7 +64,7 @@ class NumberHistory:
 
 
 def find_histories(
-    trace: Trace, *, since: float = 0.0, until: float = float("inf"), most: int = _MOST
+    trace: Trace, *, since: float = 0.0, until: float = float("inf"), maximum: int = _MAX
 ) -> list[NumberHistory]:
     """Returns the histories that end in EBADF or in a stale close, the gravest first, equal ones as one."""
     lives = Lives(trace)
@@ -85,7 +85,7 @@ def find_histories(
             -history.count,
             history.steps[-1].t_s,
         ),
-    )[:most]
+    )[:maximum]
 
 
 class _Verdict(NamedTuple):
@@ -122,7 +122,7 @@ class _Finder:
         for indices in by_life.values():
             process, stack, call = (events[name][indices[0]] for name in ("process", "stack", "aux"))
             by_call[process, stack, call].append(indices)
-        for groups in sorted(by_call.values(), key=len, reverse=True)[:_MOST_CALLS]:
+        for groups in sorted(by_call.values(), key=len, reverse=True)[:_MAX_CALLS]:
             histories = [self._explain(indices, deadly) for indices in groups[:_A_CALL]]
             histories[-1] = replace(histories[-1], count=1 + len(groups) - len(histories))
             yield from histories
@@ -131,7 +131,7 @@ class _Finder:
         """Returns the life that the call meant: the earlier one that has failed calls already, or the last one.
 
         At exit, objects whose number was closed below them fail once more. What the interpreter opened meanwhile to
-        print a traceback, or holdfast for its look at the program, was not meant.
+        print a traceback, or holdfast for its own search, was not meant.
         """
         if earlier == gen:
             return gen

@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 
 _TICK_S, _QUICK_S = 1.0, 0.1
 _MANY = 50  # processes that ended within a tick: the next one comes soon
-_MOST_SAMPLES = 200_000  # 4 MB; then every second tick is dropped and the ticks come half as often
-_LOOK_EVERY = 5  # ticks between two looks at /proc/PID/fd
-_MOST_LINKS = 2_000
-_MOST_FOLDED_EVENTS = 1 << 20  # 32 MB of the events of ended processes; then the oldest go, and their counts stay
+_MAX_SAMPLES = 200_000  # 4 MB; then every second tick is dropped and the ticks come half as often
+_SCAN_EVERY = 5  # ticks between two scans of /proc/PID/fd
+_MAX_LINKS = 2_000
+_MAX_FOLDED_EVENTS = 1 << 20  # 32 MB of the events of ended processes; then the oldest go, and their counts stay
 _BACKGROUND_S = 0.5
 _LIBRARY = "/_fdtrace.abi3.so"
 _TRIES, _TRY_S = 4, 0.02
-_SCAN_S = 0.02  # where a look at all processes takes longer, it is taken less often
+_SCAN_S = 0.02  # a scan of all processes that takes longer is made less often
 _NAMED = 5
-_MOST_STARTED = 10_000
-_MOST_SOURCE_BYTES = 16 << 20
+_MAX_STARTED = 10_000
+_MAX_SOURCE_BYTES = 16 << 20
 _ERRNOS = frozenset(map(str, errno.errorcode))
 
 
@@ -56,7 +56,7 @@ def is_alive(pid: int) -> bool:
     return stat is not None and stat.state not in "ZX"
 
 
-# ---- looking at the logs while the program runs
+# ---- reading the logs while the program runs
 
 
 @dataclass
@@ -105,7 +105,7 @@ class Collector:
         self.start_real = time.time()
 
     def tick(self) -> None:
-        """Looks at every log once."""
+        """Reads every log once."""
         now = (time.monotonic_ns() - self.start_ns) / 1e9
         folded = len(self._folded)
         if is_due := now - self._sampled_s > self._sample_every_s - _QUICK_S:
@@ -134,11 +134,11 @@ class Collector:
             self._sample(watched, image, now)
             if is_gone and image.header.pid_namespace == self._pid_namespace:
                 self._fold(watched, image)
-        if is_due and (self._scan_s < _SCAN_S or self._ticks % _LOOK_EVERY == 1):
+        if is_due and (self._scan_s < _SCAN_S or self._ticks % _SCAN_EVERY == 1):
             # Not by its name alone: as root, who follows a user's process, one may find `fd.1.1.log` there.
             self._find_untraced({_image_of(path)[0] for path in paths if self._watched[path].ring_head >= 0})
         self.interval_s = _QUICK_S if len(self._folded) - folded > _MANY else _TICK_S
-        if len(self.samples) > _MOST_SAMPLES:
+        if len(self.samples) > _MAX_SAMPLES:
             self._thin()
 
     def _find_untraced(self, traced: set[int]) -> None:
@@ -179,7 +179,7 @@ class Collector:
         lost = {path.name.split(".")[1] for path in self._folder.glob("lost.*.*")}
         self._started = {
             (pid, before): text
-            for (pid, before), text in list(self._started.items())[:_MOST_STARTED]
+            for (pid, before), text in list(self._started.items())[:_MAX_STARTED]
             if self._last_start.get(pid, 0) < before and str(pid) not in lost
         }
 
@@ -211,7 +211,7 @@ class Collector:
         watched.image = image
         self._folded.append(watched)
         self._folded_events += len(image.events)
-        while self._folded_events > _MOST_FOLDED_EVENTS:
+        while self._folded_events > _MAX_FOLDED_EVENTS:
             oldest = self._folded.popleft()
             assert oldest.image is not None
             self._folded_events -= len(oldest.image.events)
@@ -231,8 +231,8 @@ class Collector:
                 if watched.live.get(stack) != live:
                     watched.live[stack] = live
                     self.samples.append((now, watched.path, stack, live))
-        if self._ticks % _LOOK_EVERY == 1 and not watched.is_gone:
-            _look_at_descriptors(watched, image)
+        if self._ticks % _SCAN_EVERY == 1 and not watched.is_gone:
+            _scan_descriptors(watched, image)
             if image.header.options & NATIVE:
                 watched.maps = read_or_none(REAL, f"/proc/{pid}/maps") or watched.maps
 
@@ -269,7 +269,7 @@ class Collector:
         return (watched.unknown, watched.targets) if watched else ([], {})
 
     def maps(self, path: Path) -> str:
-        """Returns the memory map of a process: as it was at its end, as it is now, or when it was last looked at."""
+        """Returns the memory map of a process: as it was at its end, as it is now, or when it was last scanned."""
         watched = self._watched.get(path)
         if watched and watched.image is not None:
             return watched.maps
@@ -323,7 +323,7 @@ def is_static(path: str) -> bool:
     return not any(int.from_bytes(table[i * size : i * size + 4], "little") == 3 for i in range(count))
 
 
-def _look_at_descriptors(watched: _Watched, image: Image) -> None:
+def _scan_descriptors(watched: _Watched, image: Image) -> None:
     """Compares the log with /proc: what is open there and not in the log was made without libc."""
     pid = image.header.pid
     numbers = list_fds(REAL, pid)
@@ -331,7 +331,7 @@ def _look_at_descriptors(watched: _Watched, image: Image) -> None:
         return
     unknown: list[str] = []
     targets: dict[int, str] = {}
-    for descriptor in describe_all(REAL, pid, numbers[:_MOST_LINKS]):
+    for descriptor in describe_all(REAL, pid, numbers[:_MAX_LINKS]):
         if descriptor.fd < len(image.entries) and image.entries["flags"][descriptor.fd] & LIVE:
             targets.setdefault(image.entries["stack"][descriptor.fd], descriptor.target)
         elif not descriptor.target.startswith(f"{watched.path.parent}/"):  # the log of a partial trace
@@ -592,7 +592,7 @@ def _source_lines(file: str) -> list[str]:
     """Returns the lines of a source file. Not with linecache: a log can name any file, also a pipe."""
     try:
         with open(open_regular(file, follow=True), "rb") as opened:
-            data = opened.read(_MOST_SOURCE_BYTES)
+            data = opened.read(_MAX_SOURCE_BYTES)
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         return data.decode(encoding, "replace").splitlines()
     except (OSError, SyntaxError, LookupError, ValueError):
@@ -651,7 +651,7 @@ def _background(folder: Path, processes: Sequence[TracedProcess]) -> Iterator[st
             if pid not in running and mark in (read_or_none(REAL, f"/proc/{pid}/environ") or ""):
                 running[pid] = (read_or_none(REAL, f"/proc/{pid}/cmdline") or "").replace("\0", " ").strip()
         running = {pid: command for pid, command in running.items() if is_alive(pid)}
-        # What ended during the look may have started another one before.
+        # What ended during the scan may have started another one before.
         if (not running and set(list_pids(REAL)) <= set(pids)) or time.monotonic() > end:
             break
         time.sleep(0.02)

@@ -14,7 +14,7 @@ from .log_format import BAD, BIRTH, BIRTH_UNSEEN, CLOSE, CLOSE_UNSEEN, FOUND, KI
 from .sites import is_library, is_own, user_frame
 from .trace_file import SourceFrame, Trace
 
-_MOST_EVENTS = 64  # of one number before a failure
+_MAX_EVENTS = 64  # of one number before a failure
 _DUP = KINDS.index("dup")
 # A line that closes says so. The garbage collector, and the end of a variable, close at any line.
 _CLOSES = re.compile(r"close|exit|\bwith\b|\bdel\b|detach|dup2|shutdown|terminate|release|\(\*")
@@ -95,7 +95,7 @@ class Lives:
             found.append(
                 [
                     self.event(row, tids[row] if at == process else main_thread)
-                    for row in rows[max(0, end - _MOST_EVENTS) : end]
+                    for row in rows[max(0, end - _MAX_EVENTS) : end]
                 ]
             )
             until = self.trace.processes[at].start_s
@@ -165,7 +165,7 @@ class Lives:
     def acting(self, event: Event) -> list[SourceFrame]:
         """Returns the frames that brought the event about, innermost first.
 
-        A finalizer, and the garbage collector in holdfast's own look at a program's end, run inside whatever code is
+        A finalizer, and the garbage collector in holdfast's own search at a program's end, run inside whatever code is
         running: the frames outside of it did not call it.
         """
         stack = self.events["stack"][event.at]

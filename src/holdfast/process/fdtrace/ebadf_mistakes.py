@@ -1,4 +1,4 @@
-"""Tells the calls that failed with EBADF by mistake from those that only wanted to know, or to be sure.
+"""Separates the calls that failed with EBADF by mistake from those that only wanted to know, or to be sure.
 
 A daemon closes all numbers that it might have, and other code asks with fstat whether a number is open.
 """

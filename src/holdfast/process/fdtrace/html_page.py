@@ -23,12 +23,12 @@ from .render import Findings, owner_words
 from .sites import Site, is_library, short
 from .trace_file import SourceFrame, Trace
 
-MOST_STACKS, MOST_SITES, MOST_ROWS = 2_000, 300, 2_000
-_MOST_FRAMES = 20_000
-_MOST_IN_STACK = 128
-_MOST_TEXT = 300
-_MOST_IN_CHART = 12
-_MOST_IN_SITE = 20
+MAX_STACKS, MAX_SITES, MAX_ROWS = 2_000, 300, 2_000
+_MAX_FRAMES = 20_000
+_MAX_IN_STACK = 128
+_MAX_TEXT = 300
+_MAX_IN_CHART = 12
+_MAX_IN_SITE = 20
 _HERE = Path(__file__).parent
 
 
@@ -63,10 +63,10 @@ class PageData:
     def as_dict(self) -> dict[str, Any]:
         """Returns the data as JSON knows it."""
         stats, trace = self._stats, self._trace
-        sites = stats.sites[:MOST_SITES]
+        sites = stats.sites[:MAX_SITES]
         self._count_left_out(len(stats.sites) - len(sites), "site")
         ranked = self._ranked_stacks
-        flame = [stack for stack in ranked[:MOST_STACKS] if self._add_stack(stack) is not None]
+        flame = [stack for stack in ranked[:MAX_STACKS] if self._add_stack(stack) is not None]
         self._count_left_out(len(ranked) - len(flame), "stack")
         # Added last, and not part of the flame graph.
         histories = [self._history(history) for history in self._found.histories]
@@ -91,7 +91,7 @@ class PageData:
                     "error": _text(one.error),
                     "count": one.count,
                 }
-                for one in stats.failed[:MOST_SITES]
+                for one in stats.failed[:MAX_SITES]
             ],
             "unknown": [{"target": _text(one.target), "count": one.count} for one in self._unknown()],
             "coverage": _number(stats.coverage, 4),
@@ -126,8 +126,8 @@ class PageData:
         """Returns the number of a stack in the page, None if it has no place there."""
         if stack in self._stacks:
             return self._stacks[stack]
-        frames = self._trace.frames_of(stack)[:_MOST_IN_STACK]
-        if len(self._frames) + len(frames) > _MOST_FRAMES:
+        frames = self._trace.frames_of(stack)[:_MAX_IN_STACK]
+        if len(self._frames) + len(frames) > _MAX_FRAMES:
             return None
         self._stacks[stack] = len(self._stack_frames)
         self._stack_frames.append([self._frames.setdefault(frame, len(self._frames)) for frame in frames])
@@ -162,11 +162,11 @@ class PageData:
         sites = sorted(self._stats.sites, key=lambda site: (-site.growth, -site.peak))
         found = [
             {"name": _text(f"{short(site.where)} {site.frame.function}", 45), "series": site.series.tolist()}
-            for site in sites[:_MOST_IN_CHART]
+            for site in sites[:_MAX_IN_CHART]
         ]
-        if len(sites) > _MOST_IN_CHART:
-            rest = [sum(live) for live in zip(*(site.series for site in sites[_MOST_IN_CHART:]), strict=True)]
-            found.append({"name": counted(len(sites) - _MOST_IN_CHART, "other site"), "series": rest})
+        if len(sites) > _MAX_IN_CHART:
+            rest = [sum(live) for live in zip(*(site.series for site in sites[_MAX_IN_CHART:]), strict=True)]
+            found.append({"name": counted(len(sites) - _MAX_IN_CHART, "other site"), "series": rest})
         return found
 
     def _site(self, site: Site) -> dict[str, Any]:
@@ -187,13 +187,13 @@ class PageData:
             "oldest_s": _number(site.oldest_s, 2),
             "kinds": dict(site.kinds),
             "processes": len(site.processes),
-            "pids": list(site.processes[:_MOST_IN_SITE]),
+            "pids": list(site.processes[:_MAX_IN_SITE]),
             "inherited": site.inherited,
             "closed_elsewhere": site.closed_elsewhere,
             "p50_s": _number(site.lifetime_p50_s, 6),
             "p99_s": _number(site.lifetime_p99_s, 6),
             "closers": [[_text(where), count] for where, count in site.closers.items()],
-            "owners": _texts(owner_words(site.owners, site.live, _MOST_IN_SITE)),
+            "owners": _texts(owner_words(site.owners, site.live, _MAX_IN_SITE)),
             "targets": _texts(site.targets),
             "series": site.series.tolist()[::4],
             "stack_count": len(stacks),
@@ -201,13 +201,13 @@ class PageData:
                 [self._stacks[stack], int(live.get(stack, 0)), int(born.get(stack, 0))]
                 for stack in stacks
                 if stack in self._stacks
-            ][:_MOST_IN_SITE],
+            ][:_MAX_IN_SITE],
         }
 
     def _processes(self) -> list[dict[str, Any]]:
         processes = self._trace.processes
         order = sorted(range(len(processes)), key=lambda number: (-processes[number].peak, number))
-        shown = set(order[:MOST_ROWS])
+        shown = set(order[:MAX_ROWS])
         self._count_left_out(len(order) - len(shown), "process row")
         children: dict[int | None, list[int]] = {}
         for number in sorted(shown, key=lambda number: (processes[number].start_s, number)):
@@ -268,8 +268,8 @@ class PageData:
 
     def _unknown(self) -> Sequence[Any]:
         unknown = self._stats.unknown
-        self._count_left_out(len(unknown) - MOST_ROWS, "unknown target")
-        return unknown[:MOST_ROWS]
+        self._count_left_out(len(unknown) - MAX_ROWS, "unknown target")
+        return unknown[:MAX_ROWS]
 
 
 def _note(stopped_by: int, is_without_stacks: bool) -> str:
@@ -278,15 +278,15 @@ def _note(stopped_by: int, is_without_stacks: bool) -> str:
     return "no stacks for this Python" if is_without_stacks else ""
 
 
-def _text(text: str, most: int = _MOST_TEXT) -> str:
+def _text(text: str, maximum: int = _MAX_TEXT) -> str:
     """Makes text visible and short. The end of a path says more than its beginning."""
-    if len(text) > most:
-        text = f"{text[: most // 3]} … {text[-(most - most // 3) :]}"
+    if len(text) > maximum:
+        text = f"{text[: maximum // 3]} … {text[-(maximum - maximum // 3) :]}"
     return printable(text)
 
 
 def _texts(lines: Iterable[str]) -> list[str]:
-    return [_text(line) for line in list(lines)[:_MOST_IN_SITE]]
+    return [_text(line) for line in list(lines)[:_MAX_IN_SITE]]
 
 
 def _line(frame: SourceFrame) -> list[str]:
@@ -294,7 +294,7 @@ def _line(frame: SourceFrame) -> list[str]:
 
 
 def _source(text: str) -> str:
-    return _text(text[: 2 * _MOST_TEXT].expandtabs(4).strip())
+    return _text(text[: 2 * _MAX_TEXT].expandtabs(4).strip())
 
 
 def _number(value: float | None, digits: int) -> float | int | None:

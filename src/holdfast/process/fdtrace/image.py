@@ -64,8 +64,8 @@ birth_unseen short_stacks hook_ns hooks python_stacks stop_requested calls exe c
 _COUNTS = [*_FIELDS[_FIELDS.index("lost_stacks") : _FIELDS.index("hook_ns")], "hook_ns", "hooks"]
 CODE = struct.Struct("<IHBBIIII")
 STACK = struct.Struct("<IHHHHI")
-_MOST_ROWS = 1 << 20  # of an array, whatever a header says
-_MOST_RECORD_BYTES = 48 << 20
+_MAX_ROWS = 1 << 20  # of an array, whatever a header says
+_MAX_RECORD_BYTES = 48 << 20
 _WIDTHS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
 
@@ -166,11 +166,11 @@ def open_in_folder(path: Path, flags: int = os.O_RDONLY) -> int:
         os.close(folder)
 
 
-def read_in_folder(path: Path, most_bytes: int = 16 << 20) -> bytes:
+def read_in_folder(path: Path, max_bytes: int = 16 << 20) -> bytes:
     """Reads a small file of a folder of logs."""
     fd = open_in_folder(path)
     try:
-        return os.pread(fd, most_bytes, 0)
+        return os.pread(fd, max_bytes, 0)
     finally:
         os.close(fd)
 
@@ -193,10 +193,10 @@ def read_image(path: str | os.PathLike[str], *, only_counts: bool = False) -> Im
             oldest = ring_head * row_bytes(EVENT) % len(ring)
             ring = ring[oldest:] + ring[:oldest]
         entries = _rows(fd, raw["entries_at"], min(raw["fds_end"], raw["max_fds"]), ENTRY)
-        most = max(0, raw["records_at"] - raw["counters_at"]) // row_bytes(COUNTER)
-        counters = _rows(fd, raw["counters_at"], min(raw["counter_end"] - raw["counter_base"], most), COUNTER)
+        maximum = max(0, raw["records_at"] - raw["counters_at"]) // row_bytes(COUNTER)
+        counters = _rows(fd, raw["counters_at"], min(raw["counter_end"] - raw["counter_base"], maximum), COUNTER)
         units = 0 if only_counts else max(0, raw["record_end"] - raw["record_base"])
-        records = _pread(fd, min(8 * units, _MOST_RECORD_BYTES), raw["records_at"])
+        records = _pread(fd, min(8 * units, _MAX_RECORD_BYTES), raw["records_at"])
     finally:
         os.close(fd)
     events, counts = Table.unpack(EVENT, ring), Table.unpack(COUNTER, counters)
@@ -221,7 +221,7 @@ def _pread(fd: int, length: int, at: int) -> bytes:
 def _rows(fd: int, at: int, count: int, layout: Mapping[str, str]) -> bytes:
     """Reads packed rows, without one that the end of the file cuts."""
     size = row_bytes(layout)
-    data = _pread(fd, min(count, _MOST_ROWS) * size, at)
+    data = _pread(fd, min(count, _MAX_ROWS) * size, at)
     return data[: len(data) // size * size]
 
 

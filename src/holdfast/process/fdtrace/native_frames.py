@@ -18,8 +18,8 @@ _SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
 _LOAD = 1
 _TABLES = (2, 11)  # SHT_SYMTAB, SHT_DYNSYM
 _FUNCTIONS = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
-_MOST_NAME = 512
-_MOST_BYTES = 1 << 30
+_MAX_NAME = 512
+_MAX_BYTES = 1 << 30
 
 
 class MappedFile(NamedTuple):
@@ -80,7 +80,7 @@ def read_symbols(path: str) -> Symbols:
     try:
         with open(open_regular(path, follow=True), "rb") as file:
             if os.fstat(file.fileno()).st_uid not in (0, os.geteuid()):
-                return _parse_elf(file.read(_MOST_BYTES))  # its owner could cut it, and reading a mapping would fail
+                return _parse_elf(file.read(_MAX_BYTES))  # its owner could cut it, and reading a mapping would fail
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return _parse_elf(data)
     except (OSError, ValueError, struct.error, IndexError, OverflowError):
@@ -110,7 +110,7 @@ def _parse_elf(data: mmap.mmap | bytes) -> Symbols:
         ):
             if info & 15 in _FUNCTIONS and section and value and value not in found:
                 name_at = strings + name
-                end = data.find(b"\0", name_at, name_at + _MOST_NAME)
+                end = data.find(b"\0", name_at, name_at + _MAX_NAME)
                 found[value] = (length, data[name_at : max(end, name_at)].decode(errors="replace"))
     order = sorted(found)
     return Symbols(loads, order, [found[start][0] for start in order], [found[start][1] for start in order])

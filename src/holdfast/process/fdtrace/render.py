@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ..._util.terminal import TableColumn, make_table, sparkline
+from ..._util.terminal import TableColumn, make_grid, make_table, sparkline
 from ..._util.text import counted, printable, span_words
 from ..doctor.messages import number_words
 from .bad_descriptors import NumberHistory, find_histories
@@ -99,23 +99,23 @@ def _processes(count: int) -> str:
     return f"{count:,} {'process' if count == 1 else 'processes'}"
 
 
-def kind_words(site: Site, most: int = 3) -> str:
-    return " ".join(f"{kind} {count:,}" for kind, count in list(site.kinds.items())[:most])
+def kind_words(site: Site, maximum: int = 3) -> str:
+    return " ".join(f"{kind} {count:,}" for kind, count in list(site.kinds.items())[:maximum])
 
 
 def growth_words(per_minute: float) -> str:
     return f"+{number_words(per_minute)}" if per_minute else ""
 
 
-def path_words(frames: Sequence[SourceFrame], most: int = 4) -> str:
+def path_words(frames: Sequence[SourceFrame], maximum: int = 4) -> str:
     """`torch/…/dataloader.py:493 → … 3 more … → multiprocessing/connection.py:533`, in the order of the calls."""
     places = [place_words(frame) for frame in frames]
-    if len(places) > most:
-        places = [*places[: most - 1], f"… {len(places) - most} more …", places[-1]]
+    if len(places) > maximum:
+        places = [*places[: maximum - 1], f"… {len(places) - maximum} more …", places[-1]]
     return " → ".join(places)
 
 
-def owner_words(owners: Sequence[str], live: int, most: int = _A_SITE) -> list[str]:
+def owner_words(owners: Sequence[str], live: int, maximum: int = _A_SITE) -> list[str]:
     """Joins paths that differ in an index or the number only: `'kept'[0] → …` and 11 more like it.
 
     The owners of a few of the `live` descriptors are looked for; if there are more, it says of how many these were.
@@ -125,14 +125,13 @@ def owner_words(owners: Sequence[str], live: int, most: int = _A_SITE) -> list[s
         like.setdefault(re.sub(r"\[\d+\]|\(fd \d+\)", "", line), []).append(line)
     found = sorted(like.values(), key=len, reverse=True)
     of_all = "" if len(owners) >= live else f"; {len(owners)} of {live:,} were looked at"
-    return [
-        lines[0] + (f" (and {len(lines) - 1} more like it{of_all})" if len(lines) > 1 else "") for lines in found[:most]
-    ]
+    shown = found[:maximum]
+    return [f"{line} (and {len(like)} more like it{of_all})" if like else line for line, *like in shown]
 
 
-def closer_words(site: Site, most: int = 3) -> str:
-    places = [f"{library_path(where)} ({count:,})" for where, count in list(site.closers.items())[:most]]
-    more = len(site.closers) - most
+def closer_words(site: Site, maximum: int = 3) -> str:
+    places = [f"{library_path(where)} ({count:,})" for where, count in list(site.closers.items())[:maximum]]
+    more = len(site.closers) - maximum
     return ", ".join(places) + (f" and {counted(more, 'other line')}" if more > 0 else "")
 
 
@@ -200,7 +199,7 @@ class ReportPage:
 
     def _facts(self, width: int) -> Table:
         trace, statistics = self._trace, self._statistics
-        grid = _grid()
+        grid = make_grid(9)
         ended = "" if trace.exit_code is None else f", exit code {trace.exit_code}"
         window = (
             f", shown from {statistics.since:.1f} s to {statistics.until:.1f} s" if not statistics.is_entire else ""
@@ -339,7 +338,7 @@ def site_heading(prefix: str, site: Site) -> Text:
 
 def site_details(statistics: Statistics, site: Site) -> Table:
     """Says of one site what it runs, what it has open, who closes it and what keeps it open."""
-    grid = _grid()
+    grid = make_grid(9)
     if site.frame.text:
         grid.add_row("line", Text(printable(site.frame.text), "cyan"))
     if path := path_words(statistics.path_of(site)):
@@ -365,7 +364,7 @@ def site_details(statistics: Statistics, site: Site) -> Table:
 
 def _culprit(history: NumberHistory) -> Table:
     """Names the line to change, and the one that failed."""
-    grid = _grid()
+    grid = make_grid(9)
     for name, frame, style in (("culprit", history.culprit, "bold red"), ("failed", history.victim, "")):
         if name == "culprit" or frame != history.culprit:
             text = f"  {frame.text}" if frame.text else ""
@@ -415,27 +414,20 @@ def _plain_table(rows: Sequence[Sequence[Text]], width: int) -> RenderableType:
     return grid
 
 
-def _grid() -> Table:
-    made = Table.grid(padding=(0, 2, 0, 0))
-    made.add_column(width=9, style="dim", no_wrap=True)
-    made.add_column(overflow="fold")
-    return made
-
-
 class SitePage:
     """The page of --site: one site with all its stacks."""
 
-    def __init__(self, statistics: Statistics, site: Site, most: int | None = None) -> None:
+    def __init__(self, statistics: Statistics, site: Site, maximum: int | None = None) -> None:
         self._statistics = statistics
         self._site = site
-        self._most = _SHOWN if most is None else most
+        self._max = _SHOWN if maximum is None else maximum
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         yield site_heading("", self._site)
         yield _indented(site_details(self._statistics, self._site), 3)
         live, born = self._statistics.weights("live"), self._statistics.weights("born")
         stacks = sorted(self._site.stacks, key=lambda stack: (-live.get(stack, 0), -born.get(stack, 0)))
-        for stack in stacks[: self._most]:
+        for stack in stacks[: self._max]:
             yield ""
             yield Text(f"   {live.get(stack, 0):,.0f} open, {born.get(stack, 0):,.0f} opened by this stack", "bold")
             for frame in reversed(self._statistics.trace.frames_of(stack)):
@@ -445,8 +437,8 @@ class SitePage:
                     yield Text(printable(f"       {frame.text}"), style or "cyan")
             for line in self._statistics.trace.native.get(stack, ()):
                 yield Text(printable(f"     {line}"), "dim")
-        if len(stacks) > self._most:
-            yield Text(f"   … and {counted(len(stacks) - self._most, 'more stack')} (--top N shows more)", "dim")
+        if len(stacks) > self._max:
+            yield Text(f"   … and {counted(len(stacks) - self._max, 'more stack')} (--top N shows more)", "dim")
 
 
 _STYLES = {NEW: "bold red", GREW: "red", SHRANK: "green", GONE: "green", SAME: "dim"}

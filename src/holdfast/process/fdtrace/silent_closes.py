@@ -12,7 +12,7 @@ from .descriptor_lives import NO_LIFE, Lifetime, Lives
 from .log_format import CLOSE
 from .sites import user_frame
 
-_MOST = 5_000
+_MAX = 5_000
 _Key = tuple[int, int, int]  # process, number and the count of its lives
 _CLOSING_LINE = re.compile(r"close|__exit__|\bwith\b")
 
@@ -31,7 +31,7 @@ class SilentCloses:
         The last one is known where the thread that had lost its descriptor has closed it: then the mistake is certain.
         """
         chains: list[tuple[Lifetime, Lifetime, Lifetime]] = []
-        for before, life, key in islice(self._suspects(), _MOST):
+        for before, life, key in islice(self._suspects(), _MAX):
             assert life.close
             if not since <= self._events["t_s"][life.close.at] <= until or self._lives.is_implicit(life):
                 continue

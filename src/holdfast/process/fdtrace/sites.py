@@ -111,7 +111,7 @@ class _Open(NamedTuple):
 
 
 class _Tally:
-    """What one stack made within the time looked at.
+    """What one stack made within the time asked for.
 
     `elsewhere` were closed by another thread than the one of the birth. `kinds` are those of what is open at the end.
     """
@@ -590,8 +590,10 @@ class Statistics:
             calls = "call" if failed == 1 else "calls"
             return f"No site grows, but {failed} {calls} failed because no descriptor was free."
         live = sum(site.live for site in self.sites)
-        most = max(self.sites, key=lambda site: site.live, default=None)
-        where = f", {most.live} of them from {short(most.where)}" if most and most.live >= LEAST_RISE else ""
+        largest = max(self.sites, key=lambda site: site.live, default=None)
+        where = (
+            f", {largest.live} of them from {short(largest.where)}" if largest and largest.live >= LEAST_RISE else ""
+        )
         were = "1 descriptor was" if live == 1 else f"{live:,} descriptors were"
         unknown = sum(one.count for one in self.unknown)
         more = f" {unknown:,} more have an unknown origin." if unknown >= LEAST_RISE else ""

@@ -28,7 +28,7 @@ from .tables import Table, row_bytes
 
 SUFFIX = ".hft"
 _VERSION = 1
-_MOST_BYTES = 1 << 30  # of one member, unpacked: refuses an archive that was made to fill the memory
+_MAX_BYTES = 1 << 30  # of one member, unpacked: refuses an archive that was made to fill the memory
 
 EVENTS = {
     "t_s": "d",
@@ -87,7 +87,7 @@ class TracedProcess:
     has_stacks: bool
     stopped_by: int  # errno that ended the recording, or 0
     counts: Mapping[str, int]
-    unknown: Sequence[str] = ()  # targets of descriptors whose birth was not seen, last look
+    unknown: Sequence[str] = ()  # targets of descriptors whose birth was not seen, in the last scan
 
 
 @dataclass(frozen=True)
@@ -197,9 +197,9 @@ def _member(archive: zipfile.ZipFile, member: str, path: str) -> bytes:
     size = info.file_size
     if info.compress_type != zipfile.ZIP_DEFLATED:
         raise ValueError(f"{member} is packed with method {info.compress_type}")
-    if size > _MOST_BYTES:
+    if size > _MAX_BYTES:
         raise CorruptError(
-            path, None, None, f"{member} would take {size} bytes of memory, at most {_MOST_BYTES} are read"
+            path, None, None, f"{member} would take {size} bytes of memory, at most {_MAX_BYTES} are read"
         )
     return archive.read(member)
 
@@ -243,10 +243,10 @@ def _number(value: Any) -> float:
     return number
 
 
-def _integer(value: Any, most: int = 1 << 53) -> int:
+def _integer(value: Any, maximum: int = 1 << 53) -> int:
     number = int(value)
-    if abs(number) > most:
-        raise ValueError(f"expected a number up to {most}, got {number}")
+    if abs(number) > maximum:
+        raise ValueError(f"expected a number up to {maximum}, got {number}")
     return number
 
 

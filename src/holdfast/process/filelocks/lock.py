@@ -26,9 +26,16 @@ _taken: weakref.WeakValueDictionary[tuple[int, str], Locked] = weakref.WeakValue
 def locked(path: str | os.PathLike[str], shared: bool = False, timeout: str | float | None = None) -> Locked:
     """Returns a lock for `path`, for use with `with`: exclusive, or one of any number of shared ones.
 
-    `timeout` is a number of seconds or a text such as "10min"; None waits forever, 0 tries once. LockTimeoutError names
-    the holder. The lock is on `PATH.lock`; `path` need not exist, and may be replaced. The lock is advisory: it
-    excludes only other callers of `locked`.
+    The lock is on `PATH.lock`; `path` need not exist, and may be replaced. The lock is advisory: it excludes only other
+    callers of `locked`.
+
+    Args:
+        path: The file to protect.
+        shared: Any number of shared locks may be held at a time, but none beside an exclusive one.
+        timeout: How long to wait, in seconds or as a text such as "10min"; None waits forever, 0 tries once.
+
+    Raises:
+        LockTimeoutError: It is held by another process, which the error names.
     """
     timeout_s = None if timeout is None else time_argument(timeout, "timeout")
     return Locked(path, shared=shared, timeout_s=timeout_s)

@@ -21,8 +21,10 @@ SOFT_SAMPLES = 30
 class Cap:
     """Bounds one resource of a worker. At `soft` it drains and asks for a restart; at `hard` it ends at once.
 
-    Each is a number (`1000`), a part of the limit that applies (`0.5`, `"50%"`), or for memory a size (`"24GiB"`).
-    With `tree`, all descendants of the process count, too.
+    Args:
+        soft, hard: Each is a number (`1000`), a part of the limit that applies (`0.5`, `"50%"`), or for memory a size
+            (`"24GiB"`).
+        tree: All descendants of the process count, too.
     """
 
     __module__ = "holdfast"

@@ -268,7 +268,7 @@ def read_heartbeat(pid: int, procfs: ProcFS = REAL) -> Heartbeat | None:
 
 
 class HeartbeatIndex:
-    """Tells which processes have a page, from one listing of the folders; make a new one for each round."""
+    """Finds which processes have a page, from one listing of the folders; make a new one for each round."""
 
     def __init__(self) -> None:
         self._names: dict[int, frozenset[str]] = {}

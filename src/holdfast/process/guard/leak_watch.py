@@ -32,7 +32,7 @@ START_UPS = 10
 # What takes longer than a sample takes at most 1/2,000 of the time; together with the samples that is below 0.2 % of a
 # core.
 _REST = 2_000
-# A scan of all descriptors comes with every so many samples.
+# Scan all descriptors every N samples.
 _PROFILE_EVERY = 15
 _LEAST_RISE = 8
 

@@ -331,7 +331,7 @@ class GuardRun:
         if isinstance(error, Exception):
             self.fail(error)
         if self.max_jobs is not None and ended >= self.max_jobs and not self.drain.is_draining:
-            self.drain.request(f"it has done {counted(ended, 'job')} ({self._jobs_bound})")
+            self.drain.request(f"{counted(ended, 'job')} done ({self._jobs_bound})")
 
     # ---- drain -------------------------------------------------------------------------------------------
 

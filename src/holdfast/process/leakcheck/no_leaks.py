@@ -152,19 +152,23 @@ def no_leaks(
 ) -> NoLeaks:
     """`with no_leaks():`, `async with no_leaks():` or `@no_leaks()`: raises LeakError if something is left behind.
 
-    It checks descriptors (by number and target), child processes, Python threads and files in /dev/shm. `kinds` selects
-    some: "fd" for all descriptors or their kinds ("pipe", "socket", "file", …), "process", "thread", "shm_file". Up to
-    `max` resources may be left.
+    It checks descriptors (by number and target), child processes, Python threads and files in /dev/shm. Ignored are
+    resources that a first import within the block opened, /dev/urandom, and multiprocessing's resource tracker and fork
+    server, which Python keeps. What another thread opens meanwhile and keeps counts as a leak of this block, and so
+    does a file in /dev/shm that another process of this user made meanwhile and does not have open, as its creator is
+    unknown. An exception within the block is raised as usual, with a note of what was left.
 
-    If something is left, garbage is collected once (unless `gc` is False) and the check is repeated for `within`: a
-    thread may be about to end. Ignored are resources that a first import within the block opened, /dev/urandom, and
-    multiprocessing's resource tracker and fork server, which Python keeps. What another thread opens meanwhile and
-    keeps counts as a leak of this block, and so does a file in /dev/shm that another process of this user made
-    meanwhile and does not have open, as its creator is unknown. An exception within the block is raised as usual, with
-    a note of what was left.
+    Args:
+        kinds: What to check: "fd" for all descriptors or their kinds ("pipe", "socket", "file", …), "process",
+            "thread", "shm_file"; by default everything.
+        max: How many resources may be left.
+        gc: Collect garbage once, if something is left, before it counts.
+        within: How long the check is repeated, because a thread may be about to end.
+        trace: Show which lines opened the descriptors. Each block then takes a millisecond more, or some tens of them
+            where large libraries such as torch are loaded.
 
-    With `trace` the error also shows which lines opened the descriptors. Each block then takes a millisecond more, or
-    some tens of them where large libraries such as torch are loaded.
+    Raises:
+        LeakError: Something is left.
     """
     return NoLeaks(kinds, max, gc, time_argument(within, "within"), trace)
 

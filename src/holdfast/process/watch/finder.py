@@ -46,7 +46,7 @@ _SUPERVISOR_EVENTS = {
     "kill": "health",
 }
 # Commands of holdfast name the process that they observe: they are not meant by --name.
-_LOOKS_ON = re.compile(r"\bholdfast (watch|doctor|top|rescue|report|trace --attach)\b")
+_OBSERVERS = re.compile(r"\bholdfast (watch|doctor|top|rescue|report|trace --attach)\b")
 
 
 def tiers_of(every_s: float, is_root: bool) -> Sequence[Tier]:
@@ -121,7 +121,7 @@ class TargetFinder:
         self._has_begun = False
 
     def discover(self) -> None:
-        """Looks for new processes. InputError: a pid that was asked for is not there at the start."""
+        """Finds new processes. InputError: a pid that was asked for is not there at the start."""
         for pid in list(self.waiting):
             process = read_process(self._procfs, pid)
             if process is None or process.state in "ZX":
@@ -181,7 +181,7 @@ class TargetFinder:
     def _is_own(self, process: Process) -> bool:
         """Whether it is another watch, what reads the output of this one, or what it has started for --notify."""
         own, parent = self._procfs.own_pid(), process.ppid
-        if _LOOKS_ON.search(process.cmdline) or self._reads_output(process.pid, own):
+        if _OBSERVERS.search(process.cmdline) or self._reads_output(process.pid, own):
             return True
         for _ in range(_MAX_ANCESTORS):
             if parent is None or parent <= 1 or parent == own:

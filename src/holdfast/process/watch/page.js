@@ -90,7 +90,7 @@
    * What to say of a target in one word. What died because it had no descriptor left, or is restarted again and again,
    * comes first; a worker that gets nothing done is worse than one that leaks; what has ended otherwise comes last.
    */
-  function lookOf(target) {
+  function styleOf(target) {
     const [tone, icon, rank] = VERDICTS[target.verdict] ?? ["none", "question", 1];
     const isEnded = target.alive === false;
     if (isEnded && target.verdict === "EXHAUSTED") return { word: "EXHAUSTED, ended", tone, icon, rank: 8 };
@@ -105,7 +105,7 @@
     makeSvg("svg", { viewBox: "0 0 16 16", fill: "none", stroke: "currentColor", "stroke-width": "1.7", "stroke-linecap": "round", "stroke-linejoin": "round", "aria-hidden": "true" },
       makeSvg("circle", { cx: 8, cy: 8, r: 6.9 }), makeSvg("path", { d: ICONS[icon] })), word);
 
-  const byUrgency = (a, b) => lookOf(b).rank - lookOf(a).rank;
+  const byUrgency = (a, b) => styleOf(b).rank - styleOf(a).rank;
 
   const keyOf = (target) => target.target;
   const shownTarget = () => state.targets.find((target) => keyOf(target) === selected) ?? null;
@@ -114,7 +114,7 @@
 
   function showHeadline(targets) {
     const worst = targets[0];
-    const look = worst ? lookOf(worst) : { word: state.live ? "WAITING" : "EMPTY", tone: "none", icon: "question" };
+    const look = worst ? styleOf(worst) : { word: state.live ? "WAITING" : "EMPTY", tone: "none", icon: "question" };
     morph(at("headline"), make("div", { class: "headline", "data-tone": look.tone }, chip(look), make("p", {}, sentence(state.sentence))),
       worst ? null : make("p", { class: "empty" }, state.live ? "The watcher shows a process here as soon as one matches the PID or the --name that it was given."
         : "This recording ended before a process was seen."));
@@ -135,9 +135,9 @@
   function showTabs(targets) {
     at("tabs").hidden = targets.length < 2;
     morph(at("tabs"), ...targets.map((target) => make("button", {
-      type: "button", role: "tab", "data-key": keyOf(target), "data-tone": lookOf(target).rank < 0 ? "none" : lookOf(target).tone,
+      type: "button", role: "tab", "data-key": keyOf(target), "data-tone": styleOf(target).rank < 0 ? "none" : styleOf(target).tone,
       "aria-selected": String(keyOf(target) === selected), "aria-controls": "target", tabindex: keyOf(target) === selected ? "0" : "-1", title: target.command,
-    }, make("span", { class: "name" }, target.target), chip(lookOf(target)),
+    }, make("span", { class: "name" }, target.target), chip(styleOf(target)),
     make("span", { class: "used" }, target.alive === false ? "ended" : `pid ${target.pid ?? UNKNOWN}`),
     make("span", { class: "used" }, `${counted(target.fds)} / ${counted(target.limit)}`))));
   }
@@ -172,8 +172,8 @@
   }
 
   /** At most so many of the values, evenly spread, with the last. */
-  function every(values, most) {
-    const step = Math.ceil(values.length / most);
+  function every(values, max) {
+    const step = Math.ceil(values.length / max);
     return values.filter((_, number) => (values.length - 1 - number) % step === 0);
   }
 
@@ -195,7 +195,7 @@
       state.host ? [`on ${clip(state.host, 60)}`] : null,
     ].filter(Boolean);
     morph(at("about"), make("span", { class: "name" }, target.target),
-      state.targets.length > 1 ? make("span", { "data-tone": lookOf(target).tone }, chip(lookOf(target))) : null,
+      state.targets.length > 1 ? make("span", { "data-tone": styleOf(target).tone }, chip(styleOf(target))) : null,
       make("span", { class: "hint" }, ...facts.flatMap((fact, number) => (number ? [" · ", ...fact] : fact))),
       target.restart_loop ? make("p", { class: "sentence", "data-key": "loop" }, make("b", {}, sentence(target.restart_loop))) : null,
       make("p", { class: "sentence", "data-key": "sentence" }, sentence(target.sentence)),
@@ -315,16 +315,16 @@
     return marks;
   }
 
-  const clip = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+  const clip = (text, max) => (text.length > max ? `${text.slice(0, max - 1)}…` : text);
 
   const levels = (target) => [[target.limit, "limit", "bad"], [target.guard?.hard_cap, "Guard hard cap", "warn"], [target.guard?.soft_cap, "Guard soft cap", "warn"]]
     .filter(([value]) => value > 0).map(([value, name, tone]) => ({ value, name: `${name} ${count(value)}`, colour: `var(--${tone})`, isStrong: name === "limit" }));
 
   /** Whether the chart reaches up to the limit: where the count or its trend comes near it, or the reader asks for it. */
-  function isToLimit(target, most) {
+  function isToLimit(target, max) {
     if (!target.limit) return false;
     if (scale) return scale === SCALES[0];
-    return most >= target.limit / 4 || (target.trend?.fit?.[1] ?? 0) >= 0.9 * target.limit;
+    return max >= target.limit / 4 || (target.trend?.fit?.[1] ?? 0) >= 0.9 * target.limit;
   }
 
   /** A zoom in one of the two charts over time is a zoom in both. */
@@ -341,11 +341,11 @@
     at("unzoom").hidden = !zoom;
     press("range", zoom ? null : rangeOf(target));
     if (!hasData) return;
-    const most = Math.max(1, ...cut(target.series.t, view, target.series.fds)[1].filter(isKnown));
-    const toLimit = isToLimit(target, most);
+    const max = Math.max(1, ...cut(target.series.t, view, target.series.fds)[1].filter(isKnown));
+    const toLimit = isToLimit(target, max);
     press("scale", SCALES[toLimit ? 0 : 1]);
     const trendTop = target.trend ? lineAt(target.trend.t, target.trend.high, Math.min(view[1], target.trend.t[1])) : 0;
-    const top = 1.12 * (toLimit ? Math.max(target.limit, most) : Math.max(most, Math.min(trendTop, 2 * most)));
+    const top = 1.12 * (toLimit ? Math.max(target.limit, max) : Math.max(max, Math.min(trendTop, 2 * max)));
     chart.show(at("time-chart"), {
       ...overTime(view), marks: timeMarks(target, view, top), levels: levels(target), top,
       label: `Open descriptors of ${target.target} over time: ${counted(target.fds)} of ${counted(target.limit)}. ${trendWords(target)}`,
@@ -490,7 +490,7 @@
         name: "Process", class: "short", value: (row) => row.pid,
         cell: (row, isSorted) => make("span", { class: "code" }, row.depth && !isSorted ? make("span", { class: "branch" }, `${"  ".repeat(Math.min(row.depth - 1, 10))}└ `) : null, String(row.pid ?? UNKNOWN)),
       },
-      { name: "Verdict", value: (row) => lookOf(row).rank, cell: (row) => make("span", { "data-tone": lookOf(row).tone }, chip(lookOf(row))) },
+      { name: "Verdict", value: (row) => styleOf(row).rank, cell: (row) => make("span", { "data-tone": styleOf(row).tone }, chip(styleOf(row))) },
       {
         name: "Open", isNumber: true, value: (row) => row.fds, help: "of its limit",
         cell: (row) => make("div", {}, counted(row.fds), make("span", { class: "dim" }, ` / ${counted(row.limit)}`),

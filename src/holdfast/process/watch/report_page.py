@@ -10,7 +10,6 @@ from typing import Any
 
 from ..._util.atomic import write_atomically
 from ..._util.offline_html import assemble, common_part
-from .documents import load_state
 
 PAGE = Path(__file__).parent / "page.html"
 
@@ -23,17 +22,8 @@ _INLINE = {
 }
 
 
-def write_report(db_path: str | os.PathLike[str], out_path: str | os.PathLike[str]) -> None:
-    """Writes the page of a watch database over whatever has this name.
-
-    Raises:
-        InputError: the database cannot be read.
-    """
-    write_state(load_state(Path(db_path)), out_path)
-
-
 def write_state(state: Mapping[str, Any], out_path: str | os.PathLike[str]) -> None:
-    """Writes the page of a state document, which it embeds."""
+    """Writes the page of a state document, which it embeds, over whatever has this name."""
     template = PAGE.read_text()
     for pattern, part in _INLINE.items():
         template, found = re.subn(pattern, part, template)

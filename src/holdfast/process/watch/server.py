@@ -148,10 +148,6 @@ def _why_not(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def token_from_environment(environment: Mapping[str, str] = os.environ) -> str | None:
-    return environment.get("HOLDFAST_TOKEN") or None
-
-
 # ---- requests and answers
 
 

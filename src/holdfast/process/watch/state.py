@@ -20,7 +20,6 @@ VERSION = 1
 MAX_POINTS = 1000
 MAX_EVENTS = 500
 MAX_DEAD = 50
-MAX_JOBS = 256
 # A forecast far beyond the samples would squeeze them into one corner of the chart.
 _AHEAD = 3.0
 # The ranges that the page offers, as ages.
@@ -214,7 +213,7 @@ def has_died_of_exhaustion(one: TargetState) -> bool:
     return not one["alive"] and one["verdict"] == Verdict.EXHAUSTED
 
 
-_SAYS = {
+_PHRASES = {
     Verdict.OK: "is OK",
     Verdict.UNCLEAR: "is unclear",
     Verdict.SETTLING: "is settling",
@@ -247,7 +246,7 @@ def summary_of(targets: Sequence[TargetState]) -> str:
         parts.append(f"{first['target']}: {first['guard']['sentence']}{more}")
     if not parts:
         one = living[0]
-        what = _SAYS[Verdict(worst["verdict"])]
+        what = _PHRASES[Verdict(worst["verdict"])]
         parts.append(f"{one['target']} {what}" if len(living) == 1 else f"{counted(len(living), 'target')}, none leaks")
     if ended:
         parts.append(f"{ended} ended")
@@ -265,7 +264,7 @@ _ILL = frozenset({"stopped", "frozen", "hung", "failing"})
 
 
 def _bad_words(one: TargetState) -> str:
-    words = f"{one['target']} {_SAYS[Verdict(one['verdict'])]}"
+    words = f"{one['target']} {_PHRASES[Verdict(one['verdict'])]}"
     growth = one["growth_per_hour"]
     if one["verdict"] == Verdict.EXHAUSTED:
         return f"{words}: {one['fds'] or 0:,} of {one['limit'] or 0:,.0f}"

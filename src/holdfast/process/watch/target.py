@@ -107,9 +107,7 @@ def facts_of(target: Target, latest: Sample | None, now: float) -> dict[str, Any
             "dead_pipes": {"read": subject.profile.hup, "write": subject.profile.err} if is_known else None,
             "self_pairs": subject.profile.self_pairs if is_known else None,
             "close_wait": subject.profile.close_wait if is_known else None,
-            "growth_per_hour": None
-            if trend is None
-            else [_rounded(one) for one in (trend.per_hour, trend.low, trend.high)],
+            "growth_per_hour": None if trend is None else _slope(trend),
             "eta_s": eta_of(diagnosis),
             "headroom": tree.headroom(),
             "tree": tree.rows(),

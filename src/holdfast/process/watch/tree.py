@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 
 from ..._util.text import one_line
 from ...errors import InputError
-from ...procfs.limits import PIPE_PAGES, Limit, finite, name_of
+from ...procfs.limits import Limit, finite, name_of
 from ...procfs.peers import PeerState
 from ...procfs.processes import Identity
 from ...procfs.procfs import REAL, ProcFS
 from ...procfs.snapshot import AllProcesses, ProcessSnapshot, Snapshot, take_snapshot
-from ..doctor.diagnose import SEVERITY, blamed, classify_process, command_of
+from ..doctor.diagnose import SEVERITY, blamed, classify_process, command_of, find_pipe_limit
 from ..doctor.fd_profile import profiles_of, suspect_fds
 from ..doctor.model import Diagnosis, FdProfile, JobSample, Verdict
 from ..doctor.sampler import Series, Watch
@@ -201,12 +201,8 @@ class TreeModel:
             recent=() if one.before is None else (one.before,),
             jobs=jobs,
             cap=cap,
-            pipe_limit=None if one.snapshot.process.uid in (0, None) else self._pipe_limit(),
+            pipe_limit=None if one.snapshot.process.uid in (0, None) else find_pipe_limit(self.shared),
         )
-
-    def _pipe_limit(self) -> int | None:
-        pages = next((limit.soft for limit in self.shared if limit.name == "pipe_user_pages"), None)
-        return None if pages is None or pages == math.inf else int(pages) // PIPE_PAGES
 
     def _choose(self) -> None:
         """Keeps the process that was chosen before while no other is worse, so that the charts do not jump."""

@@ -113,6 +113,41 @@ def test_merge(folder: Path, capsys: Any) -> None:
         hold.merge("part-*.tfrecord", "x.tar")
 
 
+def test_wrong_arguments_are_named(folder: Path) -> None:
+    for call, kind, said in (
+        (
+            lambda: hold.split("part-0.tfrecord", "d", parts="2"),
+            ValueError,
+            "parts must be a positive integer, got '2'",
+        ),
+        (lambda: hold.split("part-0.tfrecord", "d", parts=2, jobs="x"), ValueError, "jobs must be a positive .* 'x'"),
+        (lambda: hold.split("part-0.tfrecord", None, parts=2), TypeError, "expected a path to write to, got None"),
+        (lambda: hold.verify("a.h5", jobs=-1), ValueError, "jobs must be a positive integer, got -1"),
+        (lambda: hold.inspect("a.h5", jobs="x"), ValueError, "jobs must be a positive integer, got 'x'"),
+        (lambda: hold.merge("a.h5", None), TypeError, "expected a path to write to, got None"),
+        (lambda: hold.merge(7, "b.h5"), TypeError, r"expected a path, a glob, .* got 7 \(int\)"),
+        (lambda: hold.salvage("bad.tfrecord", 7), TypeError, "expected a path to write to, got 7"),
+        (lambda: hold.salvage("bad.tfrecord", "out.h5"), ValueError, "'out.h5' is a .* HDF5.* name it out.tfrecord"),
+        (lambda: hold.salvage("a.h5", "out.tfrecord.gz"), ValueError, "a name for TFRecord, .* name it out.h5"),
+    ):
+        with pytest.raises(kind, match=said):
+            call()
+    assert not list(folder.glob("out*"))
+
+
+def test_a_manifest_says_what_its_file_holds_when_salvaging_in_place_fails(folder: Path) -> None:
+    [shard, _] = [Path(file.path) for file in hold.split("part-0.tfrecord", "shards", parts=2).files]
+    data = bytearray(shard.read_bytes())
+    data[-6] ^= 1
+    shard.write_bytes(data)
+    manifest = (folder / "shards" / "holdfast.manifest.json").read_bytes()
+    [failed] = hold.salvage(shard, in_place=True, progress=lambda n: shard.write_bytes(data)).files
+    assert "changed while its replacement was being written" in str(failed.error)
+    assert (folder / "shards" / "holdfast.manifest.json").read_bytes() == manifest
+    assert hold.salvage(shard, in_place=True).files[0].backup == f"{shard}.corrupt"
+    assert hold.verify("shards").ok
+
+
 @pytest.mark.parametrize("only_corrupt", [False, True])
 def test_salvage_into_a_folder_of_the_inputs_replaces_none_of_them(tmp_path: Path, only_corrupt: bool) -> None:
     inputs = [tmp_path / "a.tfrecord", tmp_path / "sub" / "a.tfrecord"]

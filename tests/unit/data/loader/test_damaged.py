@@ -61,7 +61,7 @@ def shards(tmp_path: Path) -> list[Path]:
 # ---- TFRecord
 
 
-def test_a_damaged_header_costs_one_record_and_is_told_before_the_first_batch(shards: list[Path]) -> None:
+def test_a_damaged_header_costs_one_record_and_is_reported_before_the_first_batch(shards: list[Path]) -> None:
     starts = flip(shards[1], (7, HEADER))
     with hold.read(shards, SCHEMA, on_corrupt="skip").batch(10).iterate() as it:
         [loss] = it.skipped()
@@ -132,7 +132,7 @@ def test_damage_found_by_looking_and_by_reading_are_one_list_and_one_bound(shard
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_a_damaged_first_record_does_not_stop_the_look_at_the_columns(shards: list[Path], given: bool) -> None:
+def test_a_damaged_first_record_does_not_stop_the_snapshot_at_the_columns(shards: list[Path], given: bool) -> None:
     for shard in shards[:3]:
         flip(shard, (0, DATA))
     ds = hold.read(shards, SCHEMA if given else None, on_corrupt="skip").batch(10)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import queue
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -284,7 +282,7 @@ def test_little_memory_changes_nothing_but_the_speed(shards: Path) -> None:
         for batch in it:
             check_rows(batch)
             got += batch["id"].tolist()
-        assert it.stats().memory_most_bytes <= 2000
+        assert it.stats().memory_max_bytes <= 2000
     assert got == want
 
 
@@ -296,7 +294,7 @@ def test_large_samples_are_read_when_they_are_wanted(tmp_path: Path) -> None:
         for batch in it:
             check_rows(batch, pad=20_000)
             seen += batch["id"].tolist()
-        assert it.stats().memory_most_bytes == 0
+        assert it.stats().memory_max_bytes == 0
     assert sorted(seen) == list(range(120))
 
 
@@ -312,28 +310,7 @@ def test_few_open_files(shards: Path) -> None:
     with hold.read(shards, SCHEMA).shuffle(seed=5).batch(32).limits(open_files=1).iterate() as it:
         assert sorted(ids_of(it)) == list(ALL)
         stats = it.stats()
-    assert (stats.open_files_most, stats.open_files_bound) == (1, 1)
-
-
-MANY = """
-import resource, sys
-import numpy as np, holdfast as hold
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-ds = hold.read(sys.argv[1], {"id": hold.Int64()}).shuffle(seed=1).batch(50).prefetch("1MB")
-with ds.iterate() as it:
-    ids = np.concatenate([batch["id"] for batch in it])
-    stats = it.stats()
-assert sorted(ids.tolist()) == list(range(len(ids))), "not every sample once"
-print(len(ids), stats.open_files_most <= stats.open_files_bound < 64)
-"""
-
-
-def test_two_thousand_shards_under_64_descriptors(tmp_path: Path) -> None:
-    make_shards(tmp_path, [3] * 2000)
-    ran = subprocess.run(
-        [sys.executable, "-c", MANY, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert (ran.stdout.split(), ran.stderr) == (["6000", "True"], "")
+    assert (stats.open_files_max, stats.open_files_bound) == (1, 1)
 
 
 def test_leaving_early_leaves_nothing(shards: Path) -> None:
@@ -498,8 +475,8 @@ def test_a_state_belongs_to_what_take_and_skip_select(shards: list[Path]) -> Non
 
 
 @pytest.mark.parametrize("folder", [False, True])
-@pytest.mark.parametrize("most", ["1MB", 30_000])
-def test_a_cache_makes_samples_once(shards: Path, tmp_path: Path, folder: bool, most: Any) -> None:
+@pytest.mark.parametrize("maximum", ["1MB", 30_000])
+def test_a_cache_makes_samples_once(shards: Path, tmp_path: Path, folder: bool, maximum: Any) -> None:
     made: list[int] = []
 
     def counted(sample: dict[str, Any]) -> dict[str, Any]:
@@ -511,7 +488,7 @@ def test_a_cache_makes_samples_once(shards: Path, tmp_path: Path, folder: bool, 
         .shuffle(seed=1)
         .map(counted)
         .filter(lambda sample: sample["id"] != 7)
-        .cache(most, tmp_path / "kept" if folder else None)
+        .cache(maximum, tmp_path / "kept" if folder else None)
         .batch(64)
     )
     want = {i: (np.arange(i * 3, i * 3 + 3) * 2.0).tolist() for i in ALL if i != 7}
@@ -519,7 +496,7 @@ def test_a_cache_makes_samples_once(shards: Path, tmp_path: Path, folder: bool, 
         with ds.iterate(epoch=epoch) as it:
             got = {int(i): d.tolist() for b in it for i, d in zip(b["id"], b["double"], strict=True)}
         assert got == want
-    if most == "1MB":
+    if maximum == "1MB":
         assert sorted(made) == list(ALL)
     else:
         assert 1000 < len(made) < 3000
@@ -693,10 +670,10 @@ def test_a_mix_until_all_are_used_up(shards: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("most", "ready", "memory"),
+    ("maximum", "ready", "memory"),
     [(3, 3, "2GB"), ("5.1MB", 5, "2GB"), (1000, 5, "20.4MB")],  # the last: a quarter of the memory
 )
-def test_prefetch_counts_batches_or_bytes(shards: Path, most: Any, ready: int, memory: str) -> None:
+def test_prefetch_counts_batches_or_bytes(shards: Path, maximum: Any, ready: int, memory: str) -> None:
     made: queue.SimpleQueue[int] = queue.SimpleQueue()
     begun = asked = too_many = 0
 
@@ -707,7 +684,7 @@ def test_prefetch_counts_batches_or_bytes(shards: Path, most: Any, ready: int, m
         made.put(begun)
         return {"id": batch["id"], "much": np.zeros((10, 12_500))}
 
-    ds = hold.read(shards, SCHEMA).limits(memory=memory).batch(10).map(one_megabyte).prefetch(most)
+    ds = hold.read(shards, SCHEMA).limits(memory=memory).batch(10).map(one_megabyte).prefetch(maximum)
     with ds.iterate() as it:
         for asked in range(1, 4):
             next(it)
@@ -758,14 +735,14 @@ def test_samples_are_prefetched_too(shards: Path) -> None:
         (lambda ds: ds.shuffle(samples=10**30), "got 1000"),
         (lambda ds: ds.shard((0.5, 2)), "got (0.5, 2)"),
         (lambda ds: ds.shard(("0", "2")), "got ('0', '2')"),
-        (lambda ds: ds.map(len, timeout="5"), "seconds above 0, or None to wait for ever, got '5'"),
+        (lambda ds: ds.map(len, timeout="soon"), "timeout=: expected a time such as 30s, 5m or 1h, got 'soon'"),
         (lambda ds: ds.map(len, max_errors=float("nan")), "got nan"),
         (lambda ds: hold.read("/nothing/here/*.tfrecord"), "/nothing/here"),
         (lambda ds: hold.read([]), "empty list"),
         (lambda ds: hold.mix({"a": 1.0}), "datasets of hold.read"),  # type: ignore[dict-item]
     ],
 )
-def test_what_is_wrong_is_said_at_once(shards: Path, wrong: Any, said: str) -> None:
+def test_what_is_wrong_is_reported_at_once(shards: Path, wrong: Any, said: str) -> None:
     with pytest.raises((ValueError, TypeError, InputError)) as caught:
         wrong(hold.read(shards, SCHEMA))
     assert said in str(caught.value)

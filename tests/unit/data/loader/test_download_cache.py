@@ -112,12 +112,23 @@ def test_one_that_does_not_fit(memory: fsspec.AbstractFileSystem, tmp_path: Path
     with pytest.raises(InputError, match=r"memory:///a\.tar: 2,000 bytes do not fit the cache of 1,500 in "):
         DownloadCache(tmp_path / "cache", 1500).fetch("memory:///a.tar")
     assert not (tmp_path / "cache").exists()
+    memory.pipe("/a.tfrecord", b"x" * 2000)
+    with pytest.raises(InputError, match=r"^memory:///a\.tfrecord: 2,000 bytes do not fit"):
+        len(hold.read("memory:///a.tfrecord", cache_folder=tmp_path / "cache", cache_bytes=1500))
 
 
-@pytest.mark.parametrize("most", [0, -1, True, 1.5, "20GB"])
-def test_a_bound_that_is_none(most: Any) -> None:
+def test_a_smaller_cache_shrinks(memory: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
+    for name in "abc":
+        memory.pipe(f"/{name}.tar", b"x" * 1000)
+        used_at(DownloadCache(tmp_path, 5000).fetch(f"memory:///{name}.tar"), ord(name))
+    DownloadCache(tmp_path, 2500).fetch("memory:///a.tar")  # there is nothing to download
+    assert names(tmp_path) == ["a.tar", "c.tar"]
+
+
+@pytest.mark.parametrize("maximum", [0, -1, True, 1.5, "20GB"])
+def test_a_bound_that_is_none(maximum: Any) -> None:
     with pytest.raises(ValueError, match="expected a cache of at least one byte, got"):
-        DownloadCache(most_bytes=most)
+        DownloadCache(max_bytes=maximum)
 
 
 # ---- what is not there

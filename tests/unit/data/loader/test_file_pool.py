@@ -39,7 +39,7 @@ def test_no_more_than_the_budget(tmp_path: Path) -> None:
             with pool.use(path) as file:
                 assert os.pread(file.fd, 99, 0) == str(i).encode()
         stats = pool.stats()
-    assert (stats.budget, stats.open, stats.most, stats.opened) == (3, 3, 3, 20)
+    assert (stats.budget, stats.open, stats.maximum, stats.opened) == (3, 3, 3, 20)
     assert pool.stats().open == 0
 
 
@@ -105,7 +105,7 @@ def test_many_threads(tmp_path: Path) -> None:
             thread.start()
         for thread in threads:
             thread.join(BOUND_S)
-        assert pool.stats().most <= 5
+        assert pool.stats().maximum <= 5
     assert wrong == []
 
 
@@ -179,7 +179,7 @@ with FilePool(OpenFile) as pool:
         for i, path in enumerate(paths):
             with pool.use(path) as file:
                 assert os.pread(file.fd, 99, 0) == str(i).encode()
-    told["most"], told["budget"] = pool.stats().most, pool.stats().budget
+    told["most"], told["budget"] = pool.stats().maximum, pool.stats().budget
 taken = []
 
 

@@ -137,7 +137,7 @@ class Functions:
         return ds.map(self.made, ways.workers, on_error="skip", max_errors=1000)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     kind=st.sampled_from(["plain", "packed"]),
     seed=st.sampled_from([None, 0, 7]),
@@ -195,7 +195,7 @@ def test_what_comes_is_what_the_model_says(
             places = {(loss.path, loss.record) for loss in lost}
             here = {some.places[n] for numbers in asked for n in numbers if functions.lost(n)}
             assert places >= here if ways.workers or ways.prefetch else places == here
-            assert stats.open_files_most <= stats.open_files_bound
+            assert stats.open_files_max <= stats.open_files_bound
             assert stats.samples == sum(map(len, map(ids, batches)))
             assert stats.memory_bytes == 0
         return saved

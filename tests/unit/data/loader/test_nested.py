@@ -179,7 +179,7 @@ def test_pad_and_ragged_reach_inside() -> None:
         ([3], "sample 0 of the batch: expected a dict of columns or a tuple, got int 3"),
     ],
 )
-def test_samples_of_other_structures_are_told_apart(samples: list[Any], said: str) -> None:
+def test_samples_of_other_structures_are_distinguished(samples: list[Any], said: str) -> None:
     with pytest.raises(SchemaError, match=said):
         collate(samples)
 

@@ -24,7 +24,7 @@ class Terminal(io.StringIO):
 def test_lines_in_a_file(dataset: hold.Dataset) -> None:
     out = io.StringIO()
     with dataset.iterate() as it:
-        assert len(list(hold.progress(it, out=out, every_s=0))) == 10
+        assert len(list(hold.progress(it, out=out, every=0))) == 10
     lines = out.getvalue().splitlines()
     assert len(lines) == 11
     assert lines[4].startswith("epoch 0: 50 of 100 samples (50 %), ")
@@ -34,7 +34,7 @@ def test_lines_in_a_file(dataset: hold.Dataset) -> None:
 def test_one_line_in_a_terminal(dataset: hold.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     out = Terminal()
-    assert len(list(hold.progress(dataset, out=out, every_s=0))) == 10
+    assert len(list(hold.progress(dataset, out=out, every=0))) == 10
     text = out.getvalue()
     assert text.count("\n") == 1
     assert {len(line) for line in text.rstrip("\n").split("\r")[1:]} == {59}
@@ -42,13 +42,13 @@ def test_one_line_in_a_terminal(dataset: hold.Dataset, monkeypatch: pytest.Monke
 
 def test_a_short_epoch_shows_nothing_in_a_terminal(dataset: hold.Dataset) -> None:
     out = Terminal()
-    list(hold.progress(dataset, out=out, every_s=60))
+    list(hold.progress(dataset, out=out, every="1min"))
     assert out.getvalue() == ""
 
 
 def test_a_closed_stderr_stops_nothing(dataset: hold.Dataset) -> None:
     out = io.StringIO()
-    batches = hold.progress(dataset, out=out, every_s=0)
+    batches = hold.progress(dataset, out=out, every=0)
     next(batches)
     out.close()
     with pytest.raises(ValueError, match="closed"):

@@ -65,7 +65,7 @@ def test_without_room_it_is_not_done(shards: list[Path], wishes: list[int]) -> N
     wishes.clear()
     with _shuffled(shards).limits(memory=200_000).iterate() as it:  # less than a block
         assert ids_of(it) == wanted
-        assert it.stats().memory_most_bytes <= 200_000
+        assert it.stats().memory_max_bytes <= 200_000
     assert not wishes
 
 
@@ -75,7 +75,7 @@ def test_the_bound_of_memory_holds(shards: list[Path], memory: int) -> None:
     with _shuffled(shards).limits(memory=memory).iterate() as it:
         assert ids_of(it) == wanted
         stats = it.stats()
-    assert stats.memory_most_bytes <= memory
+    assert stats.memory_max_bytes <= memory
     assert stats.memory_bytes == 0
 
 
@@ -86,10 +86,10 @@ def test_memory_of_passed_blocks_does_not_stand_beside_larger_ones(tmp_path: Pat
     tracemalloc.start()
     try:
         assert ids_of(ds) == list(range(40 * (760 + 1120)))
-        most = tracemalloc.get_traced_memory()[1]
+        maximum = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert most < 1.7 * bound
+    assert maximum < 1.7 * bound
 
 
 @pytest.mark.parametrize("open_files", [1, 2, 3, 5])
@@ -97,7 +97,7 @@ def test_the_bound_of_files_holds(shards: list[Path], open_files: int) -> None:
     wanted = ids_of(_shuffled(shards))
     with _shuffled(shards).limits(open_files=open_files).iterate() as it:
         assert ids_of(it) == wanted
-        assert it.stats().open_files_most <= open_files
+        assert it.stats().open_files_max <= open_files
 
 
 def test_the_last_descriptors_are_given_back(shards: list[Path]) -> None:

@@ -89,12 +89,14 @@ def test_closed_amid_a_batch_no_other_sample_is_begun_and_no_half_batch_is_given
         go_on.wait(30)
         return {"id": sample["id"]}
 
-    it = hold.read(folder, SCHEMA).map(slow, 2).batch(N).iterate()
+    it: Any = hold.read(folder, SCHEMA).map(slow, 2).batch(N).iterate()
     taker, got = taking(it)
     assert at_it.wait(30)
+    cancelled = threading.Event()
+    it._run.context.cancel_token.on_cancel(cancelled.set)  # after what the stages have registered
     closer = threading.Thread(target=it.close)
     closer.start()
-    time.sleep(0.1)
+    assert cancelled.wait(30)
     go_on.set()
     taker.join(30)
     closer.join(30)

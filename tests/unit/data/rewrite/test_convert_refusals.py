@@ -93,7 +93,7 @@ def test_too_large_for_float32(tmp_path: Path) -> None:
     refused(DecodeError, said, source, tmp_path / "a.tfrecord", cast=True)
 
 
-def test_attributes_and_single_values_are_told_of(tmp_path: Path) -> None:
+def test_attributes_and_single_values_are_reported(tmp_path: Path) -> None:
     source = plain_h5(tmp_path / "a.h5", x=np.arange(3), scale=2)
     with h5py.File(source, "a") as file:
         file.attrs["made"] = "here"
@@ -142,7 +142,7 @@ def test_a_member_that_is_called_as_the_keys_are(tmp_path: Path) -> None:
     assert done.rows == 1
 
 
-def test_members_of_no_sample_are_told_of(tmp_path: Path) -> None:
+def test_members_of_no_sample_are_reported(tmp_path: Path) -> None:
     names = ["LICENSE", "0.txt", ".hidden", "a/b", "1.txt", "c"]
     path = make_tar(tmp_path / "a.tar", [(name, b"x") for name in names])
     for target in ("a.h5", "b.h5"):  # the second time by an index that was kept
@@ -224,7 +224,12 @@ def test_a_missing_part_of_a_run(tmp_path: Path) -> None:
         with run.part(task) as part:
             part.extend(samples(0, 2))
     os.unlink(run.path_of(run.parts()[1]))
-    refused(CorruptError, "it is missing, with 2 rows", run.folder, tmp_path / "a.tar")
+    refused(
+        CorruptError,
+        "expected all committed parts, 1 are gone, such as that of task 'b'",
+        run.folder,
+        tmp_path / "a.tar",
+    )
 
 
 def test_a_cut_tar(tmp_path: Path) -> None:

@@ -42,9 +42,9 @@ def read(*paths: str | Path) -> list[bytes]:
     return records
 
 
-def some_records(count: int, seed: int = 0, most: int = 300) -> list[bytes]:
+def some_records(count: int, seed: int = 0, maximum: int = 300) -> list[bytes]:
     rng = random.Random(seed)
-    return [rng.randbytes(rng.randrange(most)) for _ in range(count)]
+    return [rng.randbytes(rng.randrange(maximum)) for _ in range(count)]
 
 
 def listing(folder: Path) -> list[str]:
@@ -94,7 +94,7 @@ def test_parts_are_as_large_as_they_may_be(tmp_path: Path) -> None:
 
 def test_records_beyond_one_buffer(tmp_path: Path) -> None:
     """Parts begin inside a run, and records are larger than the buffer."""
-    some = [*some_records(400, most=9000), bytes(3_000_000), *some_records(300, seed=1)]
+    some = [*some_records(400, maximum=9000), bytes(3_000_000), *some_records(300, seed=1)]
     files = [write(tmp_path / f"{i}.tfrecord", some[i::2]) for i in range(2)]
     entries = split_files(files, tmp_path / "out", parts=7, jobs=3)
     assert read(*(entry.path for entry in entries)) == some[0::2] + some[1::2]
@@ -134,7 +134,7 @@ def test_arguments_that_make_no_sense(tmp_path: Path, options: Any, said: str) -
 
 
 def test_too_many_parts_by_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(targets, "MOST_SHARDS", 5)
+    monkeypatch.setattr(targets, "MAX_SHARDS", 5)
     file = write(tmp_path / "x.tfrecord", [b"1"] * 6)
     with pytest.raises(ValueError, match="expected a size that gives at most 5 files"):
         split_files([file], tmp_path / "out", part_bytes=1)
@@ -201,12 +201,12 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 class ForgetfulRuns(FrameBatches):
     """Reads a new file otherwise than it was written: swaps its first two records."""
 
-    def next(self, put: Any, most: int = 1 << 16) -> int | None:
+    def next(self, put: Any, maximum: int = 1 << 16) -> int | None:
         def swap(frames: memoryview, starts: Any) -> None:
             a, b = int(starts[1]), int(starts[2])
             put(memoryview(bytes(frames[a:b]) + bytes(frames[:a]) + bytes(frames[b:])), starts)
 
-        return super().next(swap if "out" in str(self.stream.source.path) else put, most)
+        return super().next(swap if "out" in str(self.stream.source.path) else put, maximum)
 
 
 def test_an_order_that_changed_on_disk_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

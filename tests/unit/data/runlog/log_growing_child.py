@@ -30,7 +30,7 @@ def values_of(rank: int, step: int) -> dict[str, Any]:
 if __name__ == "__main__":
     logdir, (rank, seed, steps) = sys.argv[1], map(int, sys.argv[2:])
     chance = random.Random(seed)
-    with hold.log(logdir, rank=rank, every_rows=10**6, every_s=10**6) as log:
+    with hold.log(logdir, rank=rank, every_rows=10**6, every=10**6) as log:
         first = 0 if log.last_step is None else log.last_step + 1
         print(first - 1, flush=True)
         for step in range(first, steps):

@@ -315,7 +315,7 @@ def test_rows_are_committed_by_count_and_by_time(tmp_path: Path) -> None:
         book.commit()
         book.commit()  # nothing to do
     assert [n for _, n in pieces(tmp_path / "run.hold")] == [3, 3, 2]
-    with log(tmp_path, name="timed", every_s=0) as book:
+    with log(tmp_path, name="timed", every=0) as book:
         for step in range(3):
             book(step, x=1)
         assert [n for _, n in pieces(tmp_path / "timed.hold")] == [1, 1, 1]
@@ -378,13 +378,13 @@ def test_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"logdir": tmp_path, "replay": "no"}, "expected replay"),
         ({"logdir": tmp_path, "on_error": "no"}, "on_error"),
         ({"logdir": tmp_path, "every_rows": 0}, "every_rows must be"),
-        ({"logdir": tmp_path, "every_s": -1}, "every_s"),
+        ({"logdir": tmp_path, "every": -1}, "every="),
         ({"logdir": tmp_path, "rank": -1}, "rank must be"),
         ({"logdir": tmp_path, "name": "a/b"}, "name"),
         ({"logdir": tmp_path, "format": "csv"}, "expected format"),
         ({"logdir": tmp_path, "steps": range(3)}, "steps= is for a central writer"),
         ({"logdir": tmp_path, "timeout": 1.0}, "timeout= is for a central writer"),
-        ({"server": "unix:x", "timeout": 0}, "expected a timeout above 0"),
+        ({"server": "unix:x", "timeout": 0}, "timeout=: expected a time above zero"),
         ({"server": "unix:x", "replay": "keep"}, "is for a logdir"),
         ({"server": "unix:x", "steps": [1]}, "expected steps to be an ascending range"),
     ]:

@@ -185,7 +185,7 @@ def test_how_long_a_writer_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_writer_that_is_not_there_yet_and_rows_that_do_not_fit_it(folder: Path) -> None:
     """With on_error="warn" the rows wait for it, and what has no column there is left out of them."""
     with pytest.warns(RuntimeWarning, match="what was logged cannot be written now"):
-        book = log(server=str(folder), rank=0, on_error="warn", every_s=3600, timeout=0.2)
+        book = log(server=str(folder), rank=0, on_error="warn", every="1h", timeout="0.2s")
     book._target._timeout_s = 60  # type: ignore[union-attr]
     for step in range(3):
         book(step, loss=step, tags="")

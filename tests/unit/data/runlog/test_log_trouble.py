@@ -79,7 +79,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.Monkey
     with log(tmp_path / "logs") as book:
         with pytest.raises(WriteError, match="expected a directory, but this or a parent is a file"):
             book(0, x=1)
-    with log(tmp_path / "logs", on_error="warn", every_s=3600) as book:
+    with log(tmp_path / "logs", on_error="warn", every=3600) as book:
         with pytest.warns(RuntimeWarning, match="cannot be written now: .* expected a directory"):
             book(0, x=1)
         (tmp_path / "logs").unlink()
@@ -280,7 +280,7 @@ def test_what_cannot_be_opened_is_tried_again(tmp_path: Path) -> None:
     hold.write(tmp_path / "run.hold", {"x": hold.Int64()})  # a folder of other data
     grad = np.zeros(2)
     with pytest.warns(RuntimeWarning, match="cannot be written now: .*expected a log, got a folder of other data"):
-        book = log(tmp_path, on_error="warn", every_s=3600)
+        book = log(tmp_path, on_error="warn", every=3600)
     with book:
         for step in range(3):
             grad += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -222,13 +223,10 @@ def test_the_only_copy_is_not_replaced_after_a_kill_and_a_move(tmp_path: Path, k
     [part, *_] = [out.path_of(record) for record in out.parts()]
     assert len(out.parts()) < len(TASKS)
     ways: dict[str, Any] = {
-        "consolidate": lambda target: out.consolidate(target, overwrite=True),
-        "convert": lambda target: hold.convert(out.folder, target, SCHEMA, overwrite=True),
+        "convert": lambda target: hold.convert(part, target, SCHEMA, overwrite=True),
         "salvage": lambda target: (salvage_hdf5 if kind == "hdf5" else salvage_file)(part, target, overwrite=True),
         "merge": lambda target: (merge_hdf5 if kind == "hdf5" else merge_files)([part], target, overwrite=True),
     }
-    if kind == "hdf5":
-        ways["view"] = lambda target: out.view(target, overwrite=True)
     for name in (target, tmp_path / f"symlink.{suffix}", tmp_path / f"hardlink.{suffix}"):
         for way in ways.values():
             with pytest.raises(TargetExistsError, match=r"it has the only copy of 1 deleted parts, such as 'rank1'"):
@@ -238,11 +236,11 @@ def test_the_only_copy_is_not_replaced_after_a_kill_and_a_move(tmp_path: Path, k
     with open(target, "ab") as file:
         file.write(bytes(8))  # it was changed: it may still have the rows
     with pytest.raises(TargetExistsError, match=r"it may have the only copy of 1 .*; name another file"):
-        out.consolidate(target, overwrite=True)
+        ways["merge"](target)
     os.truncate(target, target.stat().st_size - 8)
 
     shutil.copy(target, decoy)  # the second copy, where the manifest says
-    assert out.consolidate(target, overwrite=True).rows < len(wanted)
+    ways["merge"](target)
 
 
 @pytest.mark.parametrize("kind", ["hdf5", "tfrecord"])
@@ -255,9 +253,44 @@ def test_the_same_call_goes_on_after_a_kill_while_parts_are_deleted(tmp_path: Pa
     done = subprocess.run(command, env=os.environ | {"HOLDFAST_FAILPOINT": "part-deleted"}, timeout=120, check=False)
     assert done.returncode == -signal.SIGKILL
     assert 0 < len(out.parts()) < len(TASKS)
+    half_deleted = r"consolidate\('.*', order='exact', delete_parts=True\) has deleted 1 of 5 parts"
+    for reads in (
+        lambda: hold.read(out.folder),
+        lambda: hold.convert(out.folder, tmp_path / "converted.tar"),
+        lambda: hold.merge(out.folder, tmp_path / f"other{target.suffix}"),
+        lambda: out.consolidate(target, overwrite=True),
+        lambda: out.view(tmp_path / "view.h5"),
+        out.plan,
+    ):
+        with pytest.raises(InputError, match=half_deleted):
+            reads()
+    assert re.search(half_deleted, str(out.verify().problems[0]))
+    assert re.search(half_deleted, str(hold.inspect(out.folder).files[0].problem))
+
     made = out.consolidate(target, delete_parts=True)
     assert (made.rows, made.parts, out.parts()) == (len(wanted), len(TASKS), [])
+    assert out.consolidate(target, delete_parts=True) == made
     assert rows_of(target) == wanted
+    for reads in (lambda: hold.read(out.folder), lambda: out.consolidate(tmp_path / f"other{target.suffix}")):
+        with pytest.raises(InputError, match=rf"consolidate\(\) had made {target}, with 50 rows: read that file"):
+            reads()
+    assert out.verify().ok
+    with out.part("late", kind) as part:
+        part.extend(columns(0, 3))
+    assert len(hold.read(out.folder)) == 3
+    with pytest.raises(TargetExistsError):
+        out.consolidate(target, delete_parts=True)
+
+
+def test_a_run_with_lost_parts_is_not_read(tmp_path: Path) -> None:
+    out = write(tmp_path / "run", SCHEMA)
+    fill(out)
+    [first, second, *_] = out.parts()
+    out.path_of(first).unlink()
+    out.path_of(second).unlink()
+    (out.folder / "parts" / record_name(second.task, second.attempt)).unlink()
+    with pytest.raises(CorruptError, match="expected all committed parts, 2 are gone, such as that of task 'rank1'"):
+        hold.read(out.folder)
 
 
 def test_a_file_whose_parts_are_there_is_replaced(tmp_path: Path) -> None:
@@ -303,7 +336,7 @@ def test_killed_the_next_one_succeeds(tmp_path: Path, where: str) -> None:
 
 def test_refused(tmp_path: Path) -> None:
     out = write(tmp_path / "run", SCHEMA)
-    with pytest.raises(InputError, match="expected committed parts, there are none"):
+    with pytest.raises(InputError, match="expected committed parts, this dataset directory has none yet"):
         out.consolidate(tmp_path / "train.h5")
     fill(out)
     with pytest.raises(ValueError, match="expected order"):

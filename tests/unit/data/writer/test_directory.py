@@ -95,7 +95,7 @@ def shut(tmp_path: Path) -> Path:
     return tmp_path / "shut"
 
 
-def test_no_permission_is_said(shut: Path, without_rights: None) -> None:
+def test_no_permission_is_reported(shut: Path, without_rights: None) -> None:
     with pytest.raises(WriteError, match="cannot create or open .*run: Permission denied"):
         write(shut / "run", SCHEMA)
     with pytest.raises(WriteError, match="cannot create or open .*run: Permission denied"):

@@ -95,7 +95,7 @@ def test_a_sync_that_fails_commits_nothing(out: DatasetWriter, monkeypatch: pyte
     assert out.rows == 1
 
 
-def test_without_a_thread_to_be_had(out: DatasetWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_free_thread(out: DatasetWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     def no(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

@@ -78,7 +78,7 @@ def test_tfrecord_parts_have_no_view(tmp_path: Path) -> None:
     out = write(tmp_path / "run", {"label": hold.Int64()})
     with out.part("a", "tfrecord") as part:
         part.extend({"label": [1]})
-    with pytest.raises(SchemaError, match="expected HDF5 parts for a view, these are tfrecord"):
+    with pytest.raises(SchemaError, match="expected HDF5 parts for a view, these are TFRecord"):
         out.view(tmp_path / "view.h5")
 
 

@@ -57,7 +57,7 @@ def test_a_damaged_chunk_is_named(tmp_path: Path) -> None:
     assert str(problem) == f"{path}, dataset 'x', chunk 1 at byte {offset:,}: the checksum of the chunk is wrong"
 
 
-def test_what_is_missing_cut_or_doubled_is_said(tmp_path: Path) -> None:
+def test_what_is_missing_cut_or_doubled_is_reported(tmp_path: Path) -> None:
     out = made(tmp_path, tasks=4)
     parts = out.folder / "parts"
     (parts / "t0.0.h5").unlink()
@@ -74,7 +74,7 @@ def test_what_is_missing_cut_or_doubled_is_said(tmp_path: Path) -> None:
     assert "expected one record of task 't3', got 2" in said
 
 
-def test_a_part_of_another_schema_is_said(tmp_path: Path) -> None:
+def test_a_part_of_another_schema_is_reported(tmp_path: Path) -> None:
     out = made(tmp_path)
     other = write(tmp_path / "other", {"y": hold.Int64()})
     with other.part("t9") as part:
@@ -93,7 +93,7 @@ def test_progress_and_what_it_says(tmp_path: Path) -> None:
     assert str(report) == f"3 parts, 60 rows, {report.bytes:,} bytes: all as committed"
 
 
-def test_leftovers_are_told_and_left(tmp_path: Path) -> None:
+def test_leftovers_are_reported_and_left(tmp_path: Path) -> None:
     out = made(tmp_path)
     name = f"{socket.gethostname()}-1-abc"
     dead = out.folder / "tmp" / name

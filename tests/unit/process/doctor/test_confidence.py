@@ -63,7 +63,7 @@ def _told_after(chance: random.Random) -> float:
     return math.inf
 
 
-def test_most_flat_counts_are_told_within_a_quarter_of_an_hour() -> None:
+def test_most_flat_counts_are_reported_within_a_quarter_of_an_hour() -> None:
     conclusive = sorted(_told_after(random.Random(seed)) for seed in range(8))
     assert conclusive[5] <= 15
 

@@ -53,7 +53,7 @@ def _leak(child: subprocess.Popen[str], times: int) -> None:
     assert child.stdout.readline() == "done\n"
 
 
-def test_this_process_at_one_look() -> None:
+def test_this_process_at_one_snapshot() -> None:
     (own, *_) = diagnose()
     assert own.snapshot.process.pid == os.getpid()
     assert own.diagnosis.fds == own.snapshot.fd_count
@@ -62,7 +62,7 @@ def test_this_process_at_one_look() -> None:
     assert own.diagnosis.soft is not None
 
 
-def test_dead_pipes_at_one_look(victim: subprocess.Popen[str]) -> None:
+def test_dead_pipes_at_one_snapshot(victim: subprocess.Popen[str]) -> None:
     _leak(victim, 140)
     (found,) = diagnose(victim.pid)
     assert found.diagnosis.verdict is Verdict.LEAK
@@ -146,7 +146,7 @@ def test_a_watch_ends_when_the_growth_is_clear(victim: subprocess.Popen[str]) ->
     assert seen.conclude()[0].diagnosis.verdict in (Verdict.GROWING, Verdict.LEAK)
 
 
-def test_and_where_one_look_proves_a_leak_nothing_is_waited_for(victim: subprocess.Popen[str]) -> None:
+def test_and_where_one_snapshot_proves_a_leak_nothing_is_waited_for(victim: subprocess.Popen[str]) -> None:
     _leak(victim, 140)
     clock = SlowLeak(victim, 0)
     seen = Observation(victim.pid, clock=clock, wait=clock.wait)
@@ -206,7 +206,7 @@ def test_one_that_ends_while_it_is_watched(victim: subprocess.Popen[str]) -> Non
     assert found.diagnosis.evidence[0] == "it ended while it was watched: this is its last state"
 
 
-def test_one_that_ends_and_is_not_waited_for_is_told_of_as_it_was(victim: subprocess.Popen[str]) -> None:
+def test_one_that_ends_and_is_not_waited_for_is_reported_as_it_was(victim: subprocess.Popen[str]) -> None:
     """What leaked until it died: a zombie holds nothing, which is neither calm nor a fall."""
     clock = LeakingClock(victim, 1)
     seen = Observation(victim.pid, clock=clock, wait=clock.wait)
@@ -238,7 +238,7 @@ def test_a_real_watch_of_a_calm_process() -> None:
     assert found[0].diagnosis.verdict in (Verdict.OK, Verdict.SETTLING)
 
 
-def test_nobody_there() -> None:
+def test_no_such_process_there() -> None:
     nobody = (number_or_none(REAL, "/proc/sys/kernel/pid_max") or 1 << 22) + 1
     with pytest.raises(InputError, match="there is no process"):
         diagnose(nobody)

@@ -191,5 +191,5 @@ def test_growth_is_never_negative(before: FdProfile, after: FdProfile) -> None:
 
 
 @given(profiles)
-def test_nothing_grew_between_two_equal_looks(seen: FdProfile) -> None:
+def test_nothing_grew_between_two_equal_snapshots(seen: FdProfile) -> None:
     assert grown(seen, seen) == FdProfile(fds=0)

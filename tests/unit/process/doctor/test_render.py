@@ -113,7 +113,7 @@ def test_a_child_that_has_ended_is_marked() -> None:
     assert "zombie, not waited for" in page(target(leak(), ended))
 
 
-def test_what_cannot_be_seen_is_said() -> None:
+def test_what_cannot_be_seen_is_reported() -> None:
     hidden = Case(replace(process_snapshot(), descriptors=None), diagnosis(profile=None, fds=24))
     shown = page(target(hidden, whole_tree=False))
     assert "kinds         permission denied: the process belongs to user 1000" in shown

@@ -67,7 +67,7 @@ def _check_forecast(found: Diagnosis, left_s: float) -> None:
     assert line.eta_s[1] == pytest.approx(left_s, rel=0.1)
 
 
-def test_a_leak_within_a_quarter_of_an_hour_of_the_first_full_look() -> None:
+def test_a_leak_within_a_quarter_of_an_hour_of_the_first_full_snapshot() -> None:
     """The trend has shown for two hours; a look, and another one 15 minutes later, prove it."""
     incident = Incident(seed=2)
     watch = incident.watch(every_s=5)

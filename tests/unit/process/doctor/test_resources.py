@@ -88,7 +88,7 @@ def test_memory_in_a_short_watch_may_be_data_that_is_loaded() -> None:
     assert find_uses(slow, [Limit(name="cgroup_memory", used=1, soft=1 << 50)], uptime_s=1e6, pid=7) == []
 
 
-def test_copied_pages_are_told_from_new_ones() -> None:
+def test_copied_pages_are_distinguished_from_new_ones() -> None:
     def forked(at_s: float) -> Sample:
         copied = int(at_s * MIB)
         return Sample(at_s=at_s, fds=10, private_bytes=100 * MIB + copied, shared_bytes=900 * MIB - copied)

@@ -195,14 +195,14 @@ def test_a_start_that_cannot_be_read_is_no_end() -> None:
     assert series.samples[-1].rss_bytes is None
 
 
-def test_nobody_there() -> None:
+def test_no_such_process_there() -> None:
     clock = Clock()
     watch = Watch([7], FakeProc(), clock, clock.wait)
     watch.run(10)
     assert (watch.series, dict(watch.alive)) == ({}, {})
 
 
-def test_it_tells_how_far_it_is_and_can_be_interrupted() -> None:
+def test_it_reports_how_far_it_is_and_can_be_interrupted() -> None:
     fake = FakeProc()
     _add(fake, 7, 30)
     clock = Clock()

@@ -132,7 +132,7 @@ def test_what_grew_is_better_evidence_than_what_is_there() -> None:
     assert name_of(there, pipes(live=40, more=0)) == "workers-never-joined"
 
 
-def test_where_too_little_grew_the_whole_is_looked_at() -> None:
+def test_where_too_little_grew_the_whole_is_inspected() -> None:
     assert name_of(pipes(hup=100), pipes(hup=3, more=0)) == "unread-output"
     assert name_of(pipes(hup=100), NOTHING) == "unread-output"
 

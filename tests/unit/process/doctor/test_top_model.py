@@ -86,13 +86,13 @@ def test_an_interrupted_watch_is_no_loss() -> None:
     assert target.verdict is Verdict.LEAK
 
 
-def test_nobody_to_look_at() -> None:
+def test_no_process_to_inspect() -> None:
     examination = Examination([2**22 + 1])
     examination.watch(3600)
     assert examination.conclude() == []
 
 
-def test_a_count_that_has_moved_far_is_looked_at_again_at_once() -> None:
+def test_a_count_that_has_moved_far_is_inspected_again_at_once() -> None:
     """The clock moves by a second only, far less than the time between two looks."""
     now = [0.0]
     model = TopModel([os.getpid()], clock=lambda: now[0])

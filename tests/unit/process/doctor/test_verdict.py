@@ -42,7 +42,7 @@ INCIDENT = _dead(63_912, hup=15_960, err=15_960, self_pairs=15_960)
 # ---- OK and SETTLING ---------------------------------------------------------------------------------------
 
 
-def test_one_calm_look() -> None:
+def test_one_calm_snapshot() -> None:
     found = _classify()
     assert found.verdict is Verdict.OK
     assert found.evidence == (
@@ -123,7 +123,7 @@ def test_a_rise_in_a_short_watch_of_a_long_life_is_unclear(uptime_s: float | Non
     assert found.advice == ("watch it longer before you act: holdfast doctor PID --for 10m",)
 
 
-def test_a_rise_that_reaches_the_limit_soon_is_told_in_a_short_watch() -> None:
+def test_a_rise_that_reaches_the_limit_soon_is_reported_in_a_short_watch() -> None:
     samples = _ramp(30 / HOUR_S, 12_000, every_s=0.5)
     soon, later = (_classify(samples=samples, soft=samples[-1].fds + room, uptime_s=3600.0) for room in (1_500, 4_000))
     assert (soon.verdict, later.verdict) == (Verdict.GROWING, Verdict.UNCLEAR)
@@ -166,7 +166,7 @@ def test_growth_that_is_dead_is_a_leak() -> None:
     assert found.advice[0] == "drop the iterator"
 
 
-def test_a_burst_between_the_looks_hides_nothing() -> None:
+def test_a_burst_between_the_snapshots_hides_nothing() -> None:
     """800 live ones came with the burst; the floor rose by 100, and 104 more are dead."""
     first, last = _dead(1000, hup=2, err=2), _dead(1900, hup=54, err=54, live=800)
     found = _classify(fds=1900, samples=_ramp(2, 50, 1000), profile=last, first_profile=first)
@@ -191,12 +191,6 @@ def test_what_a_start_opens_is_no_leak(last: FdProfile) -> None:
     assert not any("of no use" in sentence for sentence in found.evidence)
     longer = _ramp(12 / 60, 1000, every_s=1)
     assert _classify(fds=300, samples=longer, profile=last, first_profile=first).verdict is Verdict.LEAK
-
-
-def test_dead_loaders_are_a_leak_at_once() -> None:
-    first, last = FdProfile(fds=100), _dead(300, hup=50, err=50, self_pairs=50)
-    found = _classify(fds=300, samples=_ramp(5 / 60, 2400, every_s=1), profile=last, first_profile=first)
-    assert found.verdict is Verdict.LEAK
 
 
 def test_seen_once_beside_a_trend() -> None:
@@ -239,7 +233,7 @@ def test_what_may_be_a_cache_is_named_and_no_leak() -> None:
     )
 
 
-def test_one_look_is_enough_where_most_are_dead() -> None:
+def test_one_snapshot_is_enough_where_most_are_dead() -> None:
     found = _classify(fds=63_912, profile=INCIDENT, uptime_s=5.9 * 86400)
     assert found.verdict is Verdict.LEAK
     assert found.evidence[2] == (
@@ -262,7 +256,7 @@ def test_one_look_is_enough_where_most_are_dead() -> None:
         pytest.param(_dead(200, unknown=180), id="unknown"),
     ],
 )
-def test_one_look_is_not_enough(profile: FdProfile) -> None:
+def test_one_snapshot_is_not_enough(profile: FdProfile) -> None:
     assert _classify(profile=profile, uptime_s=1000).verdict is Verdict.OK
 
 
@@ -285,19 +279,6 @@ def test_mostly_dead_pipes_are_suspicious(profile: FdProfile) -> None:
     flat = _classify(fds=profile.fds, profile=profile, samples=samples, uptime_s=1000, match=MATCH)
     assert flat.verdict is Verdict.OK
     assert "are pipes whose other end is closed in every process" in flat.evidence[1]
-
-
-@pytest.mark.parametrize(
-    "profile",
-    [_dead(100, self_pairs=16, hup=16, err=16), _dead(400, hup=256), _dead(400, hup=128, err=128, close_wait=100)],
-)
-def test_one_look_is_enough_beyond_what_is_healthy(profile: FdProfile) -> None:
-    assert _classify(profile=profile, uptime_s=1000).verdict is Verdict.LEAK
-
-
-def test_a_thousand_half_open_connections_are_enough() -> None:
-    assert _classify(fds=1100, profile=_dead(1100, close_wait=1024)).verdict is Verdict.LEAK
-    assert _classify(fds=2100, profile=_dead(2100, close_wait=1024)).verdict is Verdict.OK
 
 
 def test_dead_and_not_growing_now() -> None:

@@ -182,7 +182,7 @@ def test_a_line_is_recognised(line: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "name"), IN_TRACEBACKS)
-def test_a_line_is_told_apart_by_its_traceback(text: str, name: str) -> None:
+def test_a_line_is_distinguished_by_its_traceback(text: str, name: str) -> None:
     before, _, line = text.rpartition("\n")
     rule = rule_of(line, before)
     assert rule is not None
@@ -246,7 +246,7 @@ def test_a_row_is_whole(rule: Rule) -> None:
     assert rule.rank in Rank
 
 
-def test_names_are_told_apart() -> None:
+def test_names_are_distinguished() -> None:
     assert len({rule.name for rule in RULES}) == len(RULES)
 
 

@@ -49,7 +49,7 @@ def test_descriptors_of_another_and_of_nobody() -> None:
     assert say(Fact.DESCRIPTORS, OWN) == ""
 
 
-def test_the_likely_cause_is_told() -> None:
+def test_the_likely_cause_is_reported() -> None:
     match = Match(name="x", cause="queues are never closed", advice=(), count=60, dead=0, share=0.9)
     here = replace(OWN, limits=limits(nofile=(64, 64)), match=match)
     assert say(Fact.DESCRIPTORS, here).endswith("60 of them look like this: queues are never closed.")

@@ -177,7 +177,7 @@ def test_a_local_variable_of_another_thread(sock: list[socket.socket]) -> None:
     assert path.root.endswith("work() local 'mine' in thread other")
 
 
-def test_looking_does_not_keep_alive_what_is_looked_at() -> None:
+def test_looking_does_not_keep_alive_what_is_inspected() -> None:
     def work() -> int:
         mine = socket.socket()
         fd = mine.fileno()
@@ -448,7 +448,7 @@ def test_without_a_free_descriptor(tmp_path: Path) -> None:
 # ---- many --------------------------------------------------------------------------------------------------
 
 
-def test_many_are_told_as_one() -> None:
+def test_many_are_reported_as_one() -> None:
     with ExitStack() as stack:
         many = [Box([stack.enter_context(socket.socket())]) for _ in range(300)]
         keep(many)

@@ -21,6 +21,7 @@ from test_stack_oracle import interpreters
 from holdfast.errors import InputError, TraceUnavailableError
 from holdfast.process.fdtrace import attach, recording
 from holdfast.process.fdtrace.attach import record_attached
+from holdfast.process.fdtrace.image import read_image
 from holdfast.process.fdtrace.recording import LIBRARY, TraceOptions
 from holdfast.process.fdtrace.sites import Statistics
 from holdfast.process.fdtrace.trace_file import Trace, load
@@ -231,14 +232,24 @@ def test_ctrl_c_ends_the_recording_only(tmp_path: Path, number: signal.Signals) 
             stderr=subprocess.PIPE,
             text=True,
         ) as command:
-            wait_for(lambda: str(LIBRARY) in Path(f"/proc/{running.pid}/maps").read_text())
-            time.sleep(0.3)
+            wait_for(
+                lambda: (
+                    records(running.pid) and not Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text()
+                )
+            )
             command.send_signal(number)
             out, err = command.communicate(timeout=30)
         assert (command.returncode, out) == (0, ""), err
         assert "saved" in err
         assert leaked(load(output)) >= 1
         assert running.says_that_it_is_fine()
+
+
+def records(pid: int) -> bool:
+    """Returns whether the log of a process has a descriptor that it has opened."""
+    return any(
+        sum(read_image(log).counters["born"]) for log in Path("/dev/shm").glob(f"holdfast-trace-*/fd.{pid}.*.log")
+    )
 
 
 def wait_for(holds: Callable[[], bool]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from factories_traces import HOSTILE, TraceBuilder, hostile_trace, large_trace, leaking_trace
 from holdfast._util.offline_html import to_json
-from holdfast.process.fdtrace.html_page import MOST_ROWS, MOST_SITES, MOST_STACKS, PageData, write_page
+from holdfast.process.fdtrace.html_page import MAX_ROWS, MAX_SITES, MAX_STACKS, PageData, write_page
 from holdfast.process.fdtrace.trace_file import Trace
 
 
@@ -76,12 +76,10 @@ def test_numbers_that_json_does_not_have_are_left_out() -> None:
 
 
 def test_the_page_holds_the_largest_and_says_what_is_left_out() -> None:
-    made = large_trace(
-        MOST_ROWS + 7, events=2 * (MOST_STACKS + 1_000), stacks=MOST_STACKS + 1_000, sites=MOST_SITES + 50
-    )
+    made = large_trace(MAX_ROWS + 7, events=2 * (MAX_STACKS + 1_000), stacks=MAX_STACKS + 1_000, sites=MAX_SITES + 50)
     data = PageData(made.build(600)).as_dict()
-    assert (len(data["sites"]), len(data["processes"])) == (MOST_SITES, MOST_ROWS)
-    assert len(data["flame"]) == len(data["weights"]["born"]) == MOST_STACKS
+    assert (len(data["sites"]), len(data["processes"])) == (MAX_SITES, MAX_ROWS)
+    assert len(data["flame"]) == len(data["weights"]["born"]) == MAX_STACKS
     assert "50 sites" in data["left_out"]
     assert "7 process rows" in data["left_out"]
     assert min(process["peak"] for process in data["processes"]) == 80 + 7

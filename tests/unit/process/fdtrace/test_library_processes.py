@@ -386,7 +386,7 @@ int main(void) {
 
 
 @pytest.mark.needs("gcc")
-def test_children_are_told_from_their_parent_however_they_are_made(tmp_path: Path) -> None:
+def test_children_are_distinguished_from_their_parent_however_they_are_made(tmp_path: Path) -> None:
     (tmp_path / "children.c").write_text("#include <signal.h>\n" + CHILDREN)
     subprocess.run(["gcc", "-O1", "-o", tmp_path / "children", tmp_path / "children.c"], check=True, timeout=60)
     recording, output = run([tmp_path / "children"], tmp_path / "logs")

@@ -180,7 +180,7 @@ def test_more_stacks_than_the_log_has_room_for(recorder: PartialRecorder, tmp_pa
     assert any(not frame for frame in frames)
 
 
-def test_equal_code_of_two_files_is_told_apart(recorder: PartialRecorder, tmp_path: Path) -> None:
+def test_equal_code_of_two_files_is_distinguished(recorder: PartialRecorder, tmp_path: Path) -> None:
     """Python says that two code objects are equal if only the name of their file differs."""
     for name in ("/a.py", "/b.py"):
         exec(compile("import os\nos.close(os.dup(0))", name, "exec"), {})

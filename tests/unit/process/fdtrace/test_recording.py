@@ -246,7 +246,7 @@ for batch in range(4):
 
 @needs_library
 def test_the_events_of_ended_processes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collecting, "_MOST_FOLDED_EVENTS", 100)
+    monkeypatch.setattr(collecting, "_MAX_FOLDED_EVENTS", 100)
     code = (
         "import os\nfor _ in range(5):\n  pid = os.fork()\n  if not pid:\n"
         "    [os.close(os.dup(0)) for _ in range(20)]\n    os._exit(0)\n  os.waitpid(pid, 0)\n"
@@ -293,7 +293,7 @@ def test_the_owners_are_looked_for_before_the_program_s_own_exit_handlers(capfd:
 def test_the_search_for_owners_is_bounded_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     # A search that may take no time at all finds nothing, and claims nothing.
     code = (
-        "import holdfast.process.fdtrace.at_exit as at_exit\nat_exit._WITHIN_S = at_exit._MOST_S = 0\n"
+        "import holdfast.process.fdtrace.at_exit as at_exit\nat_exit._WITHIN_S = at_exit._MAX_S = 0\n"
         "kept = [open('/dev/null') for _ in range(20)]\n"
     )
     outcome = record([sys.executable, "-c", code])
@@ -362,7 +362,7 @@ def test_a_process_in_the_background_is_named_before_it_has_a_log(tmp_path: Path
     assert any(f"went on in the background as process {process.pid} (" in warning for warning in trace.warnings)
 
 
-def test_a_process_that_starts_during_the_look_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_starts_during_the_snapshot_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon forks twice: the first child may end after /proc was listed, the second one is not in that list."""
     lists = iter([[os.getpid()]])
     list_pids = collecting.list_pids
@@ -384,7 +384,7 @@ def test_a_planted_name_makes_nobody_a_process_of_the_program(tmp_path: Path) ->
 
 
 def test_samples_are_thinned_and_become_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collecting, "_MOST_SAMPLES", 50)
+    monkeypatch.setattr(collecting, "_MAX_SAMPLES", 50)
     collector = Collector(tmp_path)
     for number in range(60):
         collector.samples.append((float(number), tmp_path, 1, number))

@@ -109,7 +109,7 @@ def test_the_tables_are_arrays_of_numpy(recording: Path, tmp_path: Path) -> None
 
 
 def test_a_member_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_file, "_MOST_BYTES", 100)
+    monkeypatch.setattr(trace_file, "_MAX_BYTES", 100)
     trace_file.save(leaking_trace().build(), tmp_path / "a.hft")
     with pytest.raises(CorruptError, match="at most 100 are read"):
         trace_file.load(tmp_path / "a.hft")

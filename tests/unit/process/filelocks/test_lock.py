@@ -367,7 +367,7 @@ def test_an_exception_in_the_block_frees_it(path: Path) -> None:
     assert is_free(path)
 
 
-def test_a_lock_that_is_dropped_is_said_and_freed(path: Path) -> None:
+def test_a_lock_that_is_dropped_is_reported_and_freed(path: Path) -> None:
     lock = locked(path)
     lock.__enter__()
     with pytest.warns(ResourceWarning, match="never released"):

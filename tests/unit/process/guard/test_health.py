@@ -215,7 +215,7 @@ def test_a_page_full_of_wild_numbers_is_classified() -> None:
         assert classify_health(wild, now).health in Health
 
 
-def test_an_outage_is_told_when_it_begins_and_when_it_ends() -> None:
+def test_an_outage_is_reported_when_it_begins_and_when_it_ends() -> None:
     watch = OutageWatch()
 
     def told(row: int, before: int = 3, **clocks: float) -> str:

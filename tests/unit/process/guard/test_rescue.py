@@ -78,7 +78,7 @@ def test_its_user_and_root_may_rescue_it() -> None:
     assert check_target(4711, proc(), 0).pid == 4711
 
 
-def test_another_user_may_not_and_is_told_who_may() -> None:
+def test_another_user_may_not_and_is_reported_who_may() -> None:
     assert why_not(4711, proc(uid=54321), 54322) == (
         "process 4711 belongs to user 54321, and this command runs as user 54322; "
         "run it as that user or as root: sudo holdfast rescue 4711"

@@ -36,6 +36,10 @@ waits_for_the_test()
 page.close()
 """
 
+needs_py_spy = pytest.mark.skipif(
+    not Path(sys.executable).with_name("py-spy").exists(), reason="needs the Python package py-spy"
+)
+
 
 @pytest.fixture(autouse=True)
 def _own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -64,6 +68,7 @@ def no_spy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "find_spy", lambda: None)
 
 
+@needs_py_spy
 def test_py_spy_beside_this_python_shows_them() -> None:
     with waiting() as (pid, page):
         found = dump_stacks(pid, page)
@@ -72,6 +77,7 @@ def test_py_spy_beside_this_python_shows_them() -> None:
     assert found.text.startswith("Thread ")
 
 
+@needs_py_spy
 @pytest.mark.parametrize("may_touch", [True, False])
 def test_a_stopped_process_is_read_without_a_pause_and_stays_stopped(may_touch: bool) -> None:
     with waiting() as (pid, page):

@@ -133,7 +133,9 @@ def test_breaches(reason: RestartReason, cap: Cap, which: str, sentence: str) ->
         ({"progress-file": "beat"}, ("descriptors", "its progress (beat)"), ("Guard",)),
     ],
 )
-def test_what_is_watched_is_said(values: dict[str, Any], words: tuple[str, ...], not_words: tuple[str, ...]) -> None:
+def test_what_is_watched_is_reported(
+    values: dict[str, Any], words: tuple[str, ...], not_words: tuple[str, ...]
+) -> None:
     text = watched_words(make_options({"command": ["true"], **values}))
     assert all(word in text for word in words)
     assert not any(word in text for word in not_words)

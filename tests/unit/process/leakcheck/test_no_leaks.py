@@ -72,7 +72,7 @@ def test_a_local_variable_after_the_block() -> None:
     mine.close()
 
 
-def test_many_are_told_in_short() -> None:
+def test_many_are_reported_in_short() -> None:
     with pytest.raises(LeakError) as caught, quickly():
         for _ in range(50):
             leak()

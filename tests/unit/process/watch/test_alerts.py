@@ -117,7 +117,7 @@ def told(steps: list[tuple[float, str | None]]) -> list[tuple[float, str]]:
     return found
 
 
-def test_a_state_is_told_once_until_the_target_was_well_for_a_while() -> None:
+def test_a_state_is_reported_once_until_the_target_was_well_for_a_while() -> None:
     assert told([(0, WELL), (5, "LEAK"), (10, "LEAK"), (15, WELL), (20, "LEAK")]) == [(5, "verdict: LEAK")]
     worse = [(0.0, "GROWING"), (5.0, "LEAK"), (10.0, "failing"), (15.0, "EXHAUSTED"), (20.0, None), (25.0, ENDED)]
     assert [text for _, text in told([*worse])] == [
@@ -177,7 +177,7 @@ def rounds() -> Iterator[int]:
 
 
 @pytest.mark.parametrize(("every_s", "maximum"), [(35, 2), (300, 1)])
-def test_a_worker_that_is_recycled_as_designed_is_told_once(every_s: int, maximum: int) -> None:
+def test_a_worker_that_is_recycled_as_designed_is_reported_once(every_s: int, maximum: int) -> None:
     """It leaks, which its jobs prove after 20 s, drains, and is replaced: today four messages each time."""
     worker = Replay()
     for now in rounds():
@@ -189,7 +189,7 @@ def test_a_worker_that_is_recycled_as_designed_is_told_once(every_s: int, maximu
     assert kinds == ["verdict", "loop"][:maximum]  # every 35 s is a loop
 
 
-def test_the_others_of_the_incident_are_told_once_for_each_state() -> None:
+def test_the_others_of_the_incident_are_reported_once_for_each_state() -> None:
     flapping, dead, looping, healthy = Replay(), Replay(), Replay(), Replay()
     for now in rounds():
         flapping.step(now, (LEAK, GROWING)[now // 15 % 2] if now > 60 else OK)

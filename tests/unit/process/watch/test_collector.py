@@ -169,7 +169,7 @@ def bench(*pids: int, path: Path | None = None, **selection: Any) -> Iterator[Be
         made.collector.close()
 
 
-def test_leak_is_told_and_written(tmp_path: Path) -> None:
+def test_leak_is_reported_and_written(tmp_path: Path) -> None:
     path = tmp_path / "watch.db"
     with worker() as victim, bench(victim.pid, path=path) as watch:
         watch.round()
@@ -276,7 +276,7 @@ def test_name_waits_and_follows_replacements(tmp_path: Path) -> None:
         assert watch.document["targets"] == []  # ended processes of a name are shown for an hour
 
 
-def test_more_processes_than_targets_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_processes_than_targets_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.process.watch.finder.MAX_TARGETS", 2)
     name = f"holdfast-test-{os.getpid()}"
     with bench(names=(name,)) as watch, worker(name), worker(name):
@@ -400,7 +400,7 @@ def test_another_watch_is_not_meant_by_a_name() -> None:
         assert watch.document["targets"] == []
 
 
-def test_guard_names_the_target_and_its_health_is_told() -> None:
+def test_guard_names_the_target_and_its_health_is_reported() -> None:
     with worker() as victim, bench(victim.pid) as watch:
         watch.round()
         assert watch.target["target"] == "python"
@@ -426,7 +426,7 @@ def test_guard_names_the_target_and_its_health_is_told() -> None:
         assert [event["target"] for event in watch.document["events"]] == ["ami-worker"] * 3
 
 
-def test_stopped_worker_is_told() -> None:
+def test_stopped_worker_is_reported() -> None:
     with worker() as victim, bench(victim.pid) as watch:
         victim.tell("guard w", "ok")
         watch.round()

@@ -81,7 +81,7 @@ def test_hostile_text_is_one_label() -> None:
     assert value(document, "target_up", target=name) == 1
 
 
-def test_ended_target_is_down_and_says_nothing_else() -> None:
+def test_ended_target_is_down_and_has_no_other_series() -> None:
     document = state_samples.ended()
     assert value(document, "target_up", target="worker") == 0
     assert not any(name == "holdfast_process_open_fds" for name, _ in series(document))

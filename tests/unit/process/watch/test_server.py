@@ -239,7 +239,7 @@ def test_failing_probe_says_why() -> None:
         assert answer.document["reasons"] == ["no process has 'there-is-no-such-process-anywhere' in its command line"]
 
 
-def test_port_in_use_is_said() -> None:
+def test_port_in_use_is_reported() -> None:
     with served() as get, pytest.raises(InputError, match="the port is in use; choose another"):
         with served(address=f"127.0.0.1:{get.port}"):
             pass

@@ -121,7 +121,7 @@ class _TreeReader:
         return sound
 
     def _on_grid(self, key: tuple[int, ...]) -> bool:
-        """Tells whether a key is the start of a chunk within the shape."""
+        """Returns whether a key is the start of a chunk within the shape."""
         starts = zip(key[2:], self.ends, self.steps, strict=True)
         return all(start < end and not start % step for start, end, step in starts)
 

@@ -115,7 +115,7 @@ class ChunkWriter:
         if self._dataset is None:
             self._dataset = self._make(self._chunk)
         first, self._written = self._written, self._written + items
-        self._dataset.resize(self._written, 0)
+        self._dataset.id.set_extent((self._written, *self._shape))
         if self._kind in ("lzf", "zstd"):
             self._dataset[first:] = chunk[:items]
             return

@@ -248,7 +248,7 @@ class State(NamedTuple):
 
     @property
     def needs_repair(self) -> bool:
-        """Tells whether the library would refuse the file as it is."""
+        """Returns whether the library would refuse the file as it is."""
         block = self.block
         return block is not None and (block.open_for_write or not block.checksum_ok or block.end != self.size)
 

@@ -17,7 +17,7 @@ from ....errors import WriteError
 
 Filter = tuple[int, int, tuple[int, ...]]  # number, flags, parameters
 
-GZIP, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET, LZF, ZSTD = 1, 2, 3, 4, 5, 6, 32000, 32015
+GZIP, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET, LZF, LZ4, ZSTD = 1, 2, 3, 4, 5, 6, 32000, 32004, 32015
 PACKAGE = "hdf5plugin"
 NAMES = {
     GZIP: "gzip",
@@ -29,7 +29,7 @@ NAMES = {
     307: "bzip2",
     LZF: "lzf",
     32001: "blosc",
-    32004: "lz4",
+    LZ4: "lz4",
     32008: "bitshuffle",
     32013: "zfp",
     ZSTD: "zstd",
@@ -40,9 +40,9 @@ NAMES = {
 }
 
 _OWN = (*range(256), LZF)  # HDF5 reserves the first 256; h5py includes lzf
-_LOSSLESS = (GZIP, SHUFFLE, FLETCHER32, SZIP, NBIT, 307, LZF, 32001, 32004, 32008, ZSTD)
+_LOSSLESS = (GZIP, SHUFFLE, FLETCHER32, SZIP, NBIT, 307, LZF, 32001, LZ4, 32008, ZSTD)
 _CHECKSUMMED = (GZIP, FLETCHER32, 307)
-NEVER_ZEROS = (GZIP, 307, LZF, 32001, 32004, 32008, ZSTD, 32026)  # codecs whose output is never all zeros
+NEVER_ZEROS = (GZIP, 307, LZF, 32001, LZ4, 32008, ZSTD, 32026)  # codecs whose output is never all zeros
 _SZIP_OPTIONS = 4 | 32  # the options that a caller sets; the others follow from the type
 
 
@@ -55,18 +55,25 @@ def describe_filters(filters: Iterable[Filter]) -> str:
 
 
 def is_own(code: int) -> bool:
-    """Tells whether every HDF5 library that h5py ships includes this filter."""
+    """Returns whether every HDF5 library that h5py ships includes this filter."""
     return code in _OWN
 
 
 def has_filter(number: int) -> bool:
-    """Tells whether this process can use the filter, and loads hdf5plugin if that has it."""
+    """Returns whether this process can use the filter, and loads hdf5plugin if that has it."""
     if not h5py.h5z.filter_avail(number):
         try:
             __import__(PACKAGE)
         except ImportError:
             return False
     return bool(h5py.h5z.filter_avail(number))
+
+
+def plugin_library(number: int) -> str | None:
+    """Returns the shared library of hdf5plugin that has the filter and its codec; None if the filter is another's."""
+    plugin = sys.modules.get(PACKAGE)
+    filters = plugin.get_config().registered_filters if plugin is not None else {}
+    return filters.get(NAMES[number])
 
 
 def check_zstd() -> None:
@@ -96,7 +103,7 @@ def filters_of(plist: Any) -> tuple[Filter, ...]:
 
 
 def is_lossless(filters: Iterable[Filter]) -> bool:
-    """Tells whether values that were decoded by this pipeline survive being encoded again.
+    """Returns whether values that were decoded by this pipeline survive being encoded again.
 
     Filters that are not known to be exact count as lossy: scaleoffset of floats, zfp, sz, sz3, sperr, and unknown ones.
     """
@@ -109,7 +116,7 @@ def is_compressed(filters: Iterable[Filter]) -> bool:
 
 
 def has_checksum(filters: Iterable[Filter]) -> bool:
-    """Tells whether decoding detects any flipped bit. Other codecs detect some."""
+    """Returns whether decoding detects any flipped bit. Other codecs detect some."""
     return any(code in _CHECKSUMMED for code, _, _ in filters)
 
 
@@ -124,7 +131,7 @@ def add_filters(plist: Any, filters: Iterable[Filter]) -> None:
 
 
 def same_filters(one: Iterable[Filter], other: Iterable[Filter]) -> bool:
-    """Tells whether one pipeline decodes the chunks that the other encoded."""
+    """Returns whether one pipeline decodes the chunks that the other encoded."""
     sides = [[(code, _decoding_parameters(code, values)) for code, _, values in side] for side in (one, other)]
     return sides[0] == sides[1]
 

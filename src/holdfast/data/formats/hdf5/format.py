@@ -44,19 +44,21 @@ def _salvage(path: str, out: str, *, overwrite: bool, live: bool, progress: Any,
     return salvage_hdf5(path, out, overwrite=overwrite, live=live, progress=progress)
 
 
-def _merge(paths: list[str], out: str, *, dry_run: bool, overwrite: bool, progress: Any, **options: Any) -> Merged:
+def _merge(
+    paths: list[str], out: str, *, dry_run: bool, overwrite: bool, progress: Any, verified: Any = None, **options: Any
+) -> Merged:
     from .merging.merge_files import merge_hdf5, plan_hdf5
 
     if dry_run:
         options.pop("verify_sources", None)
         made = plan_hdf5(paths, **options)
     else:
-        made = merge_hdf5(paths, out, **options, overwrite=overwrite, progress=progress)
-    return merged_hdf5(made, out)
 
+        def report(made: MergedHDF5) -> None:
+            if verified is not None:
+                verified(made.rows, made.bytes, made.crc32c)
 
-def merged_hdf5(made: MergedHDF5, out: str) -> Merged:
-    """Returns the result of a merge, or of a view of parts, as hold.merge does."""
+        made = merge_hdf5(paths, out, **options, overwrite=overwrite, progress=progress, verified=report)
     same = ("files", "rows", "bytes", "crc32c", "datasets", "notes", "unchecked", "unrecorded")
     facts: dict[str, Any] = {name: getattr(made, name) for name in same}
     return Merged(path=out, format="hdf5", **facts, document={"format": "hdf5", **made.as_dict(), "path": out})
@@ -75,9 +77,9 @@ HDF5 = Format(
     merge=_merge,
     merge_options=frozenset({"order", "virtual", "attributes", "codec", "verify_sources"}),
     written=_SUFFIXES,
-    write=Lazy(f"{__package__}.outputs:ConvertedHDF5"),
+    write=Lazy(f"{__package__}.writer:ConvertedHDF5"),
     write_options=frozenset({"codec"}),
     conversion=Lazy(f"{__package__}.conversion:HDF5Conversion"),
-    part=Lazy(f"{__package__}.outputs:HDF5Part"),
-    check_part=Lazy(f"{__package__}.outputs:check_part"),
+    part=Lazy(f"{__package__}.writer:HDF5Part"),
+    check_part=Lazy(f"{__package__}.writer:check_part"),
 )

@@ -67,10 +67,14 @@ class Handles:
                 entry.fd = entry.file.id.get_vfd_handle()
             return entry.file
 
+    def fd(self, identity: Identity) -> int:
+        """Returns the descriptor of this process's own handle."""
+        self.file(identity)
+        return self._open[identity].fd
+
     def stamp(self, identity: Identity) -> FileStamp:
         """Returns the stamp of the open file as it is now."""
-        self.file(identity)
-        return FileStamp.of(self._open[identity].fd)
+        return FileStamp.of(self.fd(identity))
 
     def give(self, identity: Identity) -> None:
         """Removes a user; the last one closes the file."""

@@ -235,6 +235,9 @@ def _link(group: h5py.Group, path: str, raw: bytes, reporter: WalkReporter) -> O
     return ObjectRef(full, "group")
 
 
+NEVER_WRITTEN = "no write intent on file"
+
+
 def reason_of(error: BaseException) -> str:
     """Shortens `Unable to synchronously open object (bad object header)` to `bad object header`."""
     if isinstance(error, UnicodeDecodeError):
@@ -242,6 +245,9 @@ def reason_of(error: BaseException) -> str:
     message = error.args[-1] if isinstance(error, OSError) and error.args else error.args[0] if error.args else error
     text = " ".join(str(message).split())
     inner = text.partition("(")[2].removesuffix(")")
+    if inner == NEVER_WRITTEN:
+        cure = 'write them once, as in `file[name][:] = file[name][:]` in mode "r+"'
+        return f"HDF5 cannot read strings that were never written where the dataset has a fill value: {cure}"
     return (inner if inner[:1].isalpha() else text) or type(error).__name__
 
 
@@ -300,7 +306,7 @@ def _names(heap: bytes, offsets: list[int]) -> list[str] | None:
 
 
 def _is_header(data: mmap.mmap, at: int) -> bool:
-    """Tells whether an old object header may begin here: version 1, some messages, few links to it."""
+    """Returns whether an old object header may begin here: version 1, some messages, few links to it."""
     if at + 16 > len(data):
         return False
     version, zero, messages, links, size = struct.unpack_from("<BBHII", data, at)

@@ -102,7 +102,7 @@ class UnknownTypeError(Exception):
 
 
 def is_plain(kind: Kind) -> bool:
-    """Tells whether a value has no pointers or references."""
+    """Returns whether a value has no pointers or references."""
     return not _pointers(kind)
 
 

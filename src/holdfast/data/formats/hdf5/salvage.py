@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from ...._util.text import counted
 from ....errors import InputError, WriteError
 from ..base import Problem
 from ..parts_manifest import check_not_only_copy
+from ..sections import Section
 from .chunks import merge_ranges, subtract_ranges
 from .file_state import State, read_state, state_problems
 from .object_walk import NOT_LISTED, NOT_OPENED
@@ -28,6 +29,7 @@ _MAX_CRASHES = 200
 _BASE_CRASHES = 8  # of any file, and one more for each _BYTES_PER_CRASH: each costs the start of a process
 _BYTES_PER_CRASH = 100_000
 _MAX_LISTED = 1000
+_SHOWN_RANGES = 6
 _CHECKSUM_VERSION = 2  # from this superblock version on the structure of a file has checksums
 
 
@@ -95,6 +97,24 @@ class SalvagedHDF5(NamedTuple):
     def rows_doubtful(self) -> int:
         return sum(dataset.rows_doubtful for dataset in self.datasets)
 
+    def sections(self) -> Iterator[Section]:
+        for what in ("lost", "doubtful"):
+            rows = [
+                (one.path, f"{getattr(one, f'rows_{what}'):,} of {one.rows:,}", _ranges(ranges))
+                for one in self.datasets
+                if (ranges := getattr(one, what))
+            ]
+            if rows:
+                yield Section(heads=("dataset", f">rows {what}", "which"), rows=rows)
+
+    def remarks(self, keep_doubtful: bool) -> list[str]:
+        return self.notes if self.problems else []
+
+    @staticmethod
+    def total(reports: Sequence[SalvagedHDF5]) -> str:
+        datasets = counted(sum(len(one.datasets) for one in reports), "dataset")
+        return f"{datasets} kept, {sum(one.rows_lost for one in reports):,} rows lost"
+
     def as_dict(self) -> dict[str, object]:
         return {
             "format": "hdf5",
@@ -103,6 +123,11 @@ class SalvagedHDF5(NamedTuple):
             "problems": [problem.as_dict("dataset", "chunk", "offset", "reason") for problem in self.problems],
             "notes": self.notes,
         }
+
+
+def _ranges(lost: list[tuple[int, int]]) -> str:
+    shown = ", ".join(f"{low:,}–{high - 1:,}" if high - low > 1 else f"{low:,}" for low, high in lost[:_SHOWN_RANGES])
+    return shown + (f" … ({len(lost)} ranges)" if len(lost) > _SHOWN_RANGES else "")
 
 
 def salvage_hdf5(
@@ -174,8 +199,8 @@ class _Salvage:
         self.path, self.state = state.path, state
         self.repair = state.needs_repair or not state.is_hdf5
         self.writer, self.progress, self.target = writer, progress, target
-        most = min(_MAX_CRASHES, _BASE_CRASHES + state.size // _BYTES_PER_CRASH)
-        self._sandbox = RestartingSandbox(most, state.size)
+        maximum = min(_MAX_CRASHES, _BASE_CRASHES + state.size // _BYTES_PER_CRASH)
+        self._sandbox = RestartingSandbox(maximum, state.size)
         self.problems: list[Problem] = []
         self._heads: dict[str, dict[str, Any]] = {}
         self._lost: dict[str, list[tuple[int, int]]] = {}
@@ -216,7 +241,7 @@ class _Salvage:
 
     @property
     def structure_lost(self) -> bool:
-        """Tells whether there may be objects that no group leads to any more. Only then: an intact file has deleted
+        """Returns whether there may be objects that no group leads to any more. Only then: an intact file has deleted
         ones."""
         lost = (NOT_OPENED, NOT_LISTED, CRASHED, HANGS)
         return any(problem.chunk is None and problem.reason.startswith(lost) for problem in self.problems)

@@ -202,8 +202,8 @@ class _Dataset:
                 chunks, layout = _chunks_for(shape, self.item_bytes), h5py.h5d.CHUNKED
             return space, layout, chunks, h5py.h5d.ALLOC_TIME_DEFAULT if too_large else alloc_time
         # The index of a dataset without an unlimited axis allocates all chunks that it may ever have.
-        most = [n if end is None else end for n, end in zip(shape, dataset.maxshape, strict=True)]
-        if math.prod(chunk_grid(most, chunks)) > max(file_bytes, _MAX_POSITIONS) and None not in dataset.maxshape:
+        maximum = [n if end is None else end for n, end in zip(shape, dataset.maxshape, strict=True)]
+        if math.prod(chunk_grid(maximum, chunks)) > max(file_bytes, _MAX_POSITIONS) and None not in dataset.maxshape:
             space = h5py.h5s.create_simple(shape, (h5py.h5s.UNLIMITED, *dataset.maxshape[1:]))
             self.reporter.problem(
                 self.path, f"its maximum shape {dataset.maxshape} is not kept: the new dataset is unlimited"

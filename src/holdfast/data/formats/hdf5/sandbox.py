@@ -215,7 +215,7 @@ class RestartingSandbox:
 
     @property
     def used_up(self) -> bool:
-        """Tells whether jobs ended because of too many crashes."""
+        """Returns whether jobs ended because of too many crashes."""
         return not self._crashes_left
 
     def messages(

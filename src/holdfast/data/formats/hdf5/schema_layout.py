@@ -132,7 +132,7 @@ def in_native_order(raw: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[
 
 @cache
 def _forgets_byte_order() -> bool:
-    """Tells whether this h5py reads lists of the other byte order wrongly, as 3.14 does."""
+    """Returns whether this h5py reads lists of the other byte order wrongly, as 3.14 does."""
     with h5py.File(io.BytesIO(), "w") as file:
         dataset = file.create_dataset("x", (1,), h5py.vlen_dtype(np.dtype(np.uint16).newbyteorder()))
         dataset[0] = np.array([1], np.dtype(np.uint16).newbyteorder())
@@ -140,7 +140,7 @@ def _forgets_byte_order() -> bool:
 
 
 def _is_raw(column: Column, dtype: np.dtype[Any]) -> bool:
-    """Tells whether Bytes() reads the rows of a uint8 dataset as they are: images are often stored so."""
+    """Returns whether Bytes() reads the rows of a uint8 dataset as they are: images are often stored so."""
     inner = _list_dtype(dtype)
     return isinstance(column, Bytes) and not column.shape and (dtype if inner is None else inner) == np.uint8
 
@@ -194,7 +194,7 @@ def key_of(name: str, column: Column) -> str:
 
 
 def is_packed(column: Column) -> bool:
-    """Tells whether a column is a group of values and offsets."""
+    """Returns whether a column is a group of values and offsets."""
     return isinstance(column, (Ragged, Bytes))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Self
 
 import h5py
@@ -26,7 +27,8 @@ from .global_heaps import check_heaps
 from .handles import HANDLES
 from .object_walk import raw_of, reason_of, text_of
 from .other_files import external_problems, values_file
-from .ragged_columns import PackedColumn
+from .ragged_columns import BeginRun, PackedColumn
+from .raw_chunks import RawDataset, UnreadableChunkError, read_run
 from .schema_layout import (
     IncompatibleTypeError,
     InconsistentFileError,
@@ -65,6 +67,9 @@ class HDF5Shard:
         self._given = None if schema is None else check_schema(schema)
         self._schema: dict[str, Column] | None = None
         self._schema_stored = False  # the schema is the file's own: what does not fit it is corrupt
+        self._found: tuple[h5py.File | None, dict[str, h5py.Dataset | PackedColumn]] = None, {}  # of that handle
+        self._raw: dict[str, RawDataset | None] = {}
+        self._dtypes: dict[tuple[str, Column], Any] = {}  # of the datasets of columns that fit; None: packed
         self._closed = True  # for __del__ if the following raises
         self._identity = HANDLES.take(self.path)
         self._closed = False
@@ -131,6 +136,15 @@ class HDF5Shard:
         names[:] = [name for name in names if not name.startswith(tuple(packed))]
 
     def _dataset(self, key: str) -> h5py.Dataset | PackedColumn:
+        file = self._file()
+        if self._found[0] is not file:
+            self._found = file, {}
+        found = self._found[1]
+        if key not in found:
+            found[key] = self._find_dataset(key)
+        return found[key]
+
+    def _find_dataset(self, key: str) -> h5py.Dataset | PackedColumn:
         with self._corrupt_on_error(f"dataset {key!r}"):
             try:
                 found = self._file()[raw_of(key)]
@@ -280,29 +294,78 @@ class HDF5Shard:
         return (stop - start) * self._row_bytes
 
     def read(self, start: int, stop: int, schema: GivenSchema | None = None) -> Batch:
+        return self.begin(start, stop, schema)()
+
+    def begin(self, start: int, stop: int, schema: GivenSchema | None = None, pool: Any = None) -> Callable[[], Batch]:
         check_range(self.path, len(self), start, stop)
-        columns = self.schema if schema is None else check_schema(schema)
-        return {name: self._read(name, column, range(start, stop)) for name, column in columns.items()}
+        return self._begin_columns(range(start, stop), schema, pool)
 
     def read_rows(self, rows: Rows, schema: GivenSchema | None = None) -> Batch:
-        numbers = check_rows(self.path, len(self), rows)
-        columns = self.schema if schema is None else check_schema(schema)
-        return {name: self._read(name, column, numbers) for name, column in columns.items()}
+        return self._begin_columns(check_rows(self.path, len(self), rows), schema, None)()
 
-    def _read(self, name: str, column: Column, rows: Sequence[int]) -> ColumnData:
+    def _begin_columns(self, rows: Sequence[int], schema: GivenSchema | None, pool: Any) -> Callable[[], Batch]:
+        columns = self.schema if schema is None else check_schema(schema)
+        begun = {name: self._begin(name, column, rows, pool) for name, column in columns.items()}
+        return lambda: {name: finish() for name, finish in begun.items()}
+
+    def _begin(self, name: str, column: Column, rows: Sequence[int], pool: Any) -> Callable[[], ColumnData]:
+        """Begins to read a column, in the threads of `pool` if that is given."""
         key = key_of(name, column)
-        if not _is_needed(column) and not self._has(key):
-            return fill(name, column, len(rows))
+        if (key, column) not in self._dtypes:
+            if not _is_needed(column) and not self._has(key):
+                return lambda: fill(name, column, len(rows))
+            self._check_column(name, key, column, rows)
+        dataset = self._dataset(key)
+        with self._naming_rows(name, column, rows):
+            if isinstance(dataset, PackedColumn):
+                finish = dataset.begin(rows, column, partial(self._begin_run, pool, None))
+            else:
+                begun = _begin_rows(dataset, rows, partial(self._begin_run, pool, key))
+                finish = partial(_finish, begun, self._dtypes[key, column], column)
+
+        def read() -> ColumnData:
+            with self._naming_rows(name, column, rows):
+                return finish()
+
+        return read
+
+    def _check_column(self, name: str, key: str, column: Column, rows: Sequence[int]) -> None:
+        """Checks once that a dataset can be read as this column: h5py takes a lock for every question."""
         dataset = self._dataset(key)
         if len(dataset) != len(self):
             reason = f"dataset {key!r} has {len(dataset):,} rows, the others have {len(self):,}"
             raise FormatError(self.path, None, None, reason, "Name the datasets that belong together in a schema")
+        dtype = None
+        if isinstance(dataset, h5py.Dataset):
+            with self._naming_rows(name, column, rows):
+                dtype = dataset.dtype
+                check_fit(column, dtype, dataset.shape[1:])
+        self._dtypes[key, column] = dtype
+
+    def _begin_run(
+        self, pool: Any, key: str | None, dataset: h5py.Dataset, start: int, stop: int
+    ) -> Callable[[], npt.NDArray[Any]]:
+        """Begins to read rows straight from the file. The library reads what cannot be read so, or says why."""
+        name = dataset.name if key is None else key
+        if name not in self._raw:
+            self._raw[name] = None
+            with suppress(Exception):  # the library says what is wrong with its index
+                self._raw[name] = RawDataset.of(dataset)
+        raw = self._raw[name]
+        finish = None if raw is None else raw.begin(HANDLES.fd(self._identity), start, stop, pool)
+
+        def read() -> npt.NDArray[Any]:
+            values = None if finish is None else finish()
+            return read_run(dataset, start, stop) if values is None else values
+
+        return read
+
+    @contextmanager
+    def _naming_rows(self, name: str, column: Column, rows: Sequence[int]) -> Iterator[None]:
+        """Turns exceptions into errors that name the dataset and the rows."""
+        key = key_of(name, column)
         try:
-            if isinstance(dataset, PackedColumn):
-                return dataset.read(rows, column)
-            check_fit(column, dataset.dtype, dataset.shape[1:])
-            raw = dataset[rows.start : rows.stop] if isinstance(rows, range) else _pick(dataset, rows)
-            return as_column(in_native_order(raw, dataset.dtype), column)
+            yield
         except IncompatibleTypeError as error:
             damaged = isinstance(error, InconsistentFileError) or (
                 self._schema_stored and self.schema.get(name) == column
@@ -313,12 +376,13 @@ class HDF5Shard:
             raise
         except Exception as error:
             which = f"rows {min(rows):,} to {max(rows):,}" if rows else "no rows"
-            reason = f"dataset {key!r}: {which} cannot be read: {reason_of(error)}"
-            raise CorruptError(self.path, None, None, reason) from error
+            found = str(error) if isinstance(error, UnreadableChunkError) else reason_of(error)
+            raise CorruptError(self.path, None, None, f"dataset {key!r}: {which} cannot be read: {found}") from error
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self._found = None, {}
             HANDLES.give(self._identity)
 
     def __enter__(self) -> Self:
@@ -336,7 +400,7 @@ class HDF5Shard:
 
 
 def _is_needed(column: Column) -> bool:
-    """Tells whether the column's dataset must exist."""
+    """Returns whether the column's dataset must exist."""
     return column.default is None
 
 
@@ -344,17 +408,25 @@ def _row_bytes(dataset: h5py.Dataset) -> int:
     return int(math.prod(dataset.shape[1:]) * dataset.dtype.itemsize)
 
 
-def _pick(dataset: h5py.Dataset, rows: Sequence[int]) -> npt.NDArray[Any]:
-    """Reads rows in any order, each chunk once: h5py's own fancy indexing is slow, and needs sorted rows."""
+def _finish(read: Callable[[], npt.NDArray[Any]], dtype: np.dtype[Any], column: Column) -> ColumnData:
+    return as_column(in_native_order(read(), dtype), column)
+
+
+def _begin_rows(dataset: h5py.Dataset, rows: Sequence[int], begin_run: BeginRun) -> Callable[[], npt.NDArray[Any]]:
+    """Begins to read rows in any order, each chunk once: h5py's own fancy indexing is slow, and needs sorted rows."""
+    if isinstance(rows, range):
+        return begin_run(dataset, rows.start, rows.stop)
     if not rows:
-        return np.asarray(dataset[0:0])
+        return begin_run(dataset, 0, 0)
     unique, inverse = np.unique(np.asarray(rows, np.int64), return_inverse=True)
     size = dataset.chunks[0] if dataset.chunks else max(1, _JOIN_BYTES // max(_row_bytes(dataset), 1))
     chunk = unique // size
-    breaks = np.flatnonzero((np.diff(unique) > 1) & (np.diff(chunk) > 0)) + 1
-    parts = []
-    for group in np.split(unique, breaks):
-        first = int(group[0])
-        parts.append(np.asarray(dataset[first : int(group[-1]) + 1])[group - first])
-    joined: npt.NDArray[Any] = np.concatenate(parts)[inverse]
-    return joined
+    groups = np.split(unique, np.flatnonzero((np.diff(unique) > 1) & (np.diff(chunk) > 0)) + 1)
+    begun = [begin_run(dataset, int(group[0]), int(group[-1]) + 1) for group in groups]
+
+    def read() -> npt.NDArray[Any]:
+        parts = [finish()[group - group[0]] for finish, group in zip(begun, groups, strict=True)]
+        joined: npt.NDArray[Any] = np.concatenate(parts)[inverse]
+        return joined
+
+    return read

@@ -185,7 +185,7 @@ class _Check:
 
 
 def _is_in_heap(dataset: h5py.Dataset) -> bool:
-    """Tells whether chunks hold references into a heap instead of values: lists, strings of any length, regions."""
+    """Returns whether chunks hold references into a heap instead of values: lists, strings of any length, regions."""
     kind = dataset.id.get_type()
     return bool(kind.detect_class(h5py.h5t.VLEN) or _has_any_string(kind) or kind.equal(h5py.h5t.STD_REF_DSETREG))
 

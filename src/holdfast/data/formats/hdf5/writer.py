@@ -17,8 +17,10 @@ from ...._util.atomic import close_synced
 from ...._util.compression import Codec, check_codec
 from ....errors import SchemaError, WriteError
 from ....schema import Bytes, Column, Ragged, Schema, Value, check_schema, chunk_rows_of
+from ..base import FileEntry
 from ..base import FinishedFile as FinishedFile
 from ..columns import CHUNK_BYTES, default_chunk_rows, dtype_of, row_bytes_of
+from ..row_buffers import buffers_of
 from .chunk_writer import ChunkWriter
 from .filters import check_zstd
 from .schema_layout import SCHEMA_ATTRIBUTE, check_keys, column_attribute, is_packed, key_of, schema_attribute
@@ -256,3 +258,50 @@ def _point_to_memory(fd: int) -> bool:
         os.dup2(memory, fd, inheritable=False)
         os.close(memory)
     return True
+
+
+# ---- files of conversions and of dataset directories
+
+
+class ConvertedHDF5:
+    """A file that a conversion writes."""
+
+    def __init__(self, path: Path, schema: dict[str, Column], *, first: int = 0, codec: Any = None) -> None:
+        self._schema = schema
+        self._writer = HDF5Writer(path, schema, codec=codec)
+        self._done = False
+
+    def extend(self, columns: Mapping[str, Any]) -> None:
+        self._writer.extend(*buffers_of(self._schema, columns))
+
+    def close(self) -> FileEntry:
+        finished = self._writer.finalize()
+        os.fsync(self._writer.fd)
+        self._writer.detach()
+        self._done = True
+        return FileEntry(str(self._writer.path), finished.rows, finished.bytes, finished.crc32c)
+
+    def discard(self) -> None:
+        if not self._done:
+            self._writer.discard()
+
+
+class HDF5Part:
+    """The file of a part."""
+
+    def __init__(self, path: Path, schema: dict[str, Column], chunk_rows: int | None, codec: Any) -> None:
+        self.path = path
+        self._schema = schema
+        self._writer = HDF5Writer(path, schema, chunk_rows=chunk_rows, codec=codec)
+        self.finalize, self.discard, self.detach = self._writer.finalize, self._writer.discard, self._writer.detach
+
+    def extend(self, columns: Mapping[str, Any]) -> int:
+        buffers, rows = buffers_of(self._schema, columns)
+        self._writer.extend(buffers, rows)
+        return rows
+
+
+def check_part(schema: dict[str, Column], chunk_rows: int | None, codec: Any) -> None:
+    """Raises a SchemaError for columns that HDF5 cannot store."""
+    check_keys(schema)
+    packings(schema, codec)

@@ -45,6 +45,6 @@ TAR = Format(
     inspect=Lazy(f"{__package__}.inspect:inspect_tar"),
     written=(".tar",),
     write=_write,
-    conversion=Lazy(f"{__package__}.conversion:TarConversion"),
+    conversion=Lazy(f"{__package__}.shard:TarConversion"),
     unpack=_unpack,
 )

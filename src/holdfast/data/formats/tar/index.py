@@ -1,9 +1,5 @@
-"""Indexes a tar: groups its members to samples. Built once and stored in the user's cache.
-
-An index file is a JSON line (what it was made from), then arrays of little-endian int64 and the samples' keys, joined.
-It is stale when the tar's size, mtime, inode or ctime differ, or when some of its headers are not where they should
-be.
-"""
+"""Indexes a tar: groups its members to samples. The index of its folder stores it: as a JSON line, then arrays of
+little-endian int64 and the samples' keys, joined. It is stale when some of its headers are not where they should be."""
 
 from __future__ import annotations
 
@@ -16,15 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ...._native import codec
-from ...._util.atomic import write_atomically
-from ....errors import FormatError, WriteError
+from ....errors import FormatError
 from ..columns import BytesColumn, Ints
-from ..tfrecord.index import index_path
+from ..folder_index import find_places
 from .scan import BLOCK_BYTES, TarScan, parts_of
 from .source import PlainBytes, TarBytes
 from .values import MARK
 
-_MAGIC = "holdfast tar index 2"
+_MAGIC = "holdfast tar index 3"
 _CHECKED_HEADERS = 16
 _SHOWN = 3
 
@@ -121,56 +116,40 @@ def _check_torn(path: str, index: TarIndex) -> None:
             raise FormatError(path, row, int(index.offsets[index.first[row]]), f"{reason}, its {names[1]!r} here", hint)
 
 
-# ---- the cache
+# ---- as the index of its folder stores it
 
 
 def find_index(source: PlainBytes, cache: bool) -> TarIndex:
-    """Returns the index from the user's cache, or builds and stores it."""
-    found = _load(source) if cache else None
-    if found is None:
-        stamp = source.stamp()
-        found = build_index(source)
-        if cache and stamp == source.stamp():
-            try:
-                _save(source, found, stamp)
-            except (OSError, WriteError):
-                pass  # no home, a full disk, another process doing the same: the cache only saves time
-    return found
+    """Returns the index that is stored, or builds it."""
+    for places, _ in find_places(source.path, source.fd) if cache else ():
+        try:
+            found = _unpack(bytes(places), source)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            continue  # of another format: it can be built again
+        if found is not None:
+            return found
+    return build_index(source)
 
 
-def _save(source: PlainBytes, index: TarIndex, stamp: dict[str, int]) -> None:
-    target = index_path(source.path, "cache")
-    target.parent.mkdir(parents=True, exist_ok=True)
+def pack_index(source: PlainBytes, index: TarIndex) -> bytes:
     arrays = (index.first, index.kinds, index.offsets, index.sizes, index.keys.offsets)
     body = b"".join(array.astype("<i8").tobytes() for array in arrays) + index.keys.values.tobytes()
     head = {
         "kind": _MAGIC,
-        **stamp,
         "samples": len(index),
         "members": len(index.offsets),
         "extensions": index.extensions,
         "strays": index.strays,
         "first_strays": list(index.first_strays),
         "headers": headers_of(source, index),
-        "crc32c": codec.crc32c(body),
     }
-    write_atomically(target, json.dumps(head).encode() + b"\n" + body)
+    return json.dumps(head).encode() + b"\n" + body
 
 
-def _load(source: PlainBytes) -> TarIndex | None:
-    try:
-        content = index_path(source.path, "cache").read_bytes()
-        return _parse(content, source)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return None  # absent, unreadable or of another program: it can be built again
-
-
-def _parse(content: bytes, source: PlainBytes) -> TarIndex | None:
+def _unpack(content: bytes, source: PlainBytes) -> TarIndex | None:
     line, _, body = content.partition(b"\n")
-    head, stamp = json.loads(line), source.stamp()
-    if head["kind"] != _MAGIC or any(head[key] != value for key, value in stamp.items()):
-        return None
-    if codec.crc32c(body) != head["crc32c"]:
+    head = json.loads(line)
+    if head["kind"] != _MAGIC:
         return None
     samples, members = head["samples"], head["members"]
     sizes = [samples + 1, members, members, members, samples + 1]
@@ -179,7 +158,7 @@ def _parse(content: bytes, source: PlainBytes) -> TarIndex | None:
     keys = BytesColumn(np.frombuffer(body, np.uint8, offset=8 * sum(sizes)), ends)
     strays: tuple[int, list[str]] = (head["strays"], head["first_strays"])
     index = TarIndex(list(head["extensions"]), keys, first, kinds, offsets, lengths, *strays)
-    if members and (lengths.min() < 0 or offsets.min() < 0 or (offsets + lengths).max() > stamp["size"]):
+    if members and (lengths.min() < 0 or offsets.min() < 0 or (offsets + lengths).max() > source.size()):
         return None
     return index if headers_of(source, index) == head["headers"] else None
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from ...._util.text import counted
+from ...._util.text import counted, format_bytes
 from ....errors import DataError, HoldfastError
 from ....schema import Column, as_code
+from ..sections import COMPRESSION, Section
 from ..tfrecord.inspect import without_path
 from .shard import TarShard
 
 _SHOWN_KEYS = 3
+_SHOWN_SUFFIXES = 40
 
 
 class Suffix(NamedTuple):
@@ -58,6 +60,29 @@ class TarSurvey:
     @property
     def code(self) -> str:
         return as_code(self.schema) if self.schema else ""
+
+    def sections(self) -> Iterator[Section]:
+        facts = []
+        if self.compression is not None:
+            keys = ", ".join(self.keys[:3]) + (f", … {self.keys[3]}" if len(self.keys) > 3 else "")
+            facts = [
+                ("format", f"tar, {COMPRESSION[self.compression]}"),
+                ("size", format_bytes(self.bytes)),
+                ("samples", f"{self.samples:,} of {counted(self.members, 'member')}"),
+                ("keys", keys),
+            ]
+        facts += [("note" if i == 0 else "", note) for i, note in enumerate(self.notes[:_SHOWN_SUFFIXES])]
+        facts += [("problem", self.problem)] if self.problem is not None else []
+        yield Section(facts=[*facts, ("", self.hint)] if self.hint else facts)
+        if self.suffixes:
+            rows = [
+                (f".{name}", f"{members:,}", format_bytes(size), *map(format_bytes, sizes))
+                for name, members, size, *sizes in self.suffixes[:_SHOWN_SUFFIXES]
+            ]
+            heads = ("suffix", ">members", ">size", ">smallest", ">median", ">largest")
+            yield Section(heads=heads, rows=rows, left=len(self.suffixes) - len(rows))
+        if self.code:
+            yield Section(code=self.code)
 
     def as_dict(self) -> dict[str, object]:
         return {

@@ -21,7 +21,7 @@ from .source import TarBytes
 BLOCK_BYTES = 512
 ZEROS = bytes(BLOCK_BYTES)
 _CHECKSUM = slice(148, 156)
-_MOST_BYTES = 1 << 60  # limit of sizes: far above any file, and cannot overflow
+_MAX_BYTES = 1 << 60  # limit of sizes: far above any file, and cannot overflow
 
 
 class BadHeader(ValueError):
@@ -38,7 +38,7 @@ def number_in(field: bytes) -> int:
         return _octal(field[:11])
     if field[0] & 0x80:
         value = int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
-        if field[0] & 0x40 or value > _MOST_BYTES:
+        if field[0] & 0x40 or value > _MAX_BYTES:
             raise BadHeader("its size is not valid")
         return value
     digits = field.strip(b" \0")
@@ -82,7 +82,7 @@ def pax_records(payload: bytes) -> dict[bytes, bytes]:
 
 
 def pax_size(value: bytes) -> int:
-    if not value.isdigit() or len(value) > 18 or int(value) > _MOST_BYTES:
+    if not value.isdigit() or len(value) > 18 or int(value) > _MAX_BYTES:
         raise BadHeader("the size in its pax header is not valid")
     return int(value)
 
@@ -111,7 +111,7 @@ def _checksums_in(fields: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
 
 
 def is_header(block: bytes) -> bool:
-    """Tells whether a file that begins with this block is a tar: POSIX or GNU, with a valid checksum."""
+    """Returns whether a file that begins with this block is a tar: POSIX or GNU, with a valid checksum."""
     return len(block) >= BLOCK_BYTES and block[257:262] == b"ustar" and not len(bad_checksums([block[:BLOCK_BYTES]]))
 
 
@@ -120,7 +120,7 @@ def is_header(block: bytes) -> bool:
 END = bytes(2 * BLOCK_BYTES)  # the end mark of a tar
 
 _NAME_BYTES = 100
-_MOST_OCTAL = 8**11 - 1
+_MAX_OCTAL = 8**11 - 1
 _PAX_NAME = b"././@PaxHeader"
 
 # Mode, user and group, which precede the size; and the time, which follows it.
@@ -137,7 +137,7 @@ def header_of(name: bytes, size: int) -> bytes:
         if not _is_utf8(name):
             records[b"hdrcharset"] = b"BINARY"
         records[b"path"] = name
-    if size > _MOST_OCTAL:
+    if size > _MAX_OCTAL:
         records[b"size"] = b"%d" % size
         size = 0
     block = _block(name[:_NAME_BYTES], size, b"0")

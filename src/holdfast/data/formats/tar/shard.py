@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Self
@@ -15,10 +15,10 @@ from ...._util.atomic import FileStamp
 from ...._util.text import names_there
 from ....errors import CorruptError, DecodeError, SchemaError
 from ....schema import Bytes, Column, Ragged, Schema, Value, check_schema, found_in_file
-from ..base import GivenSchema, Rows, check_range, check_rows
+from ..base import Conversion, GivenSchema, Rows, Shard, check_range, check_rows
 from ..columns import Batch, BytesColumn, ColumnData, Ints, ZeroCopyBytesColumn
 from ..gather import default_bytes, fill
-from .index import TarIndex, build_index, find_index, headers_of
+from .index import TarIndex, build_index, find_index, headers_of, pack_index
 from .scan import BLOCK_BYTES, BadHeader, number_in
 from .source import PlainBytes, TarBytes, decompress
 from .values import (
@@ -182,6 +182,11 @@ class TarShard:
             column = npy_column([source.read_at(offset, min(size, HEAD_BYTES)) for offset, size in places])
         # Bytes if a sample lacks the member: an empty list would be a guess.
         return Bytes() if isinstance(column, Ragged) and len(members) < samples else column
+
+    @property
+    def places(self) -> bytes:
+        """What the index of its folder stores."""
+        return b"" if self._file is None else pack_index(self._file, self.index)
 
     @property
     def marked(self) -> bool:
@@ -396,3 +401,23 @@ def open_tar(
 ) -> TarShard:
     """Opens a tar. `schema`, `verify` and `allow_external` concern other formats."""
     return TarShard(path, cache=cache, fd=fd)
+
+
+class TarConversion(Conversion):
+    may_drop = True
+
+    def schema_of(self, shard: Shard) -> dict[str, Column]:
+        assert isinstance(shard, TarShard)
+        if shard.marked:
+            return shard.schema
+        if not len(shard):
+            raise SchemaError(f"{shard.path}: there are no samples to take columns from; give a schema")
+        if KEY in shard.extensions:
+            text = f"members of the extension {KEY!r} cannot be distinguished from the samples' keys"
+            raise SchemaError(f"{shard.path}: {text}. Give a schema, which leaves them out")
+        # Of all samples, so that a member that only some of them have is not dropped silently.
+        return found_in_file(shard.infer_schema(len(shard)))
+
+    def check(self, shard: Shard, path: str, read: dict[str, Column], cast: bool) -> Iterator[str]:
+        assert isinstance(shard, TarShard)
+        yield from (f"{path}: {what}" for what in shard.dropped_members())

@@ -153,9 +153,9 @@ class DecompressedBytes:
                 return False
         return True
 
-    def _read_some(self, most: int) -> bytes:
+    def _read_some(self, maximum: int) -> bytes:
         try:
-            data = self._file.read(most)
+            data = self._file.read(maximum)
         except EOFError:
             reason = f"the {self._compression} data are cut short"
             raise CorruptError(self.path, None, None, reason, "Write it again") from None

@@ -41,19 +41,19 @@ _MARK_BYTES = 1 << 24  # limit of the schema member
 
 
 def is_key(name: str, column: Column) -> bool:
-    """Tells whether a column holds the samples' keys."""
+    """Returns whether a column holds the samples' keys."""
     return name == KEY and isinstance(column, Bytes) and not column.shape
 
 
 def is_nested(column: Column) -> bool:
-    """Tells whether a sample's value needs more than one array."""
+    """Returns whether a sample's value needs more than one array."""
     if isinstance(column, Ragged):
         return column.depth > 1 or isinstance(column.value, Bytes)
     return isinstance(column, Bytes) and bool(column.shape)
 
 
 def is_label(column: Column) -> bool:
-    """Tells whether a sample's value is one number that is written as text."""
+    """Returns whether a sample's value is one number that is written as text."""
     return isinstance(column, Value) and column.alike() == Int64()
 
 

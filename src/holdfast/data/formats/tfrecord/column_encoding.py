@@ -39,12 +39,12 @@ def stored_as(column: Column) -> np.dtype[Any]:
 
 
 def is_cast(column: Column) -> bool:
-    """Tells whether a TFRecord stores the column's values in another dtype."""
+    """Returns whether a TFRecord stores the column's values in another dtype."""
     return stored_as(column) != dtype_of(value_of(column))
 
 
 def can_borrow(column: Column) -> bool:
-    """Tells whether a column's values can stay in the buffer that they were read into."""
+    """Returns whether a column's values can stay in the buffer that they were read into."""
     return isinstance(column, Bytes) and not column.shape and column.default is None
 
 

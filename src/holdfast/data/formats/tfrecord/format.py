@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...._native import codec
+from ....errors import WriteError
 from ..base import Format, Lazy, Merged
 
 SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec")
@@ -29,15 +30,37 @@ def _salvage(path: str, out: str, *, live: bool, like_input: bool, **options: An
 
 
 def _merge(
-    paths: list[str], out: str, *, dry_run: bool, overwrite: bool, progress: Any, compression: Any = "auto"
+    paths: list[str],
+    out: str,
+    *,
+    dry_run: bool,
+    overwrite: bool,
+    progress: Any,
+    runs: Any = None,
+    verified: Any = None,
+    compression: Any = "auto",
 ) -> Merged:
     from .merge import merge_files
+
+    if runs is not None:
+        numbers = [number for number, _, _ in runs]
+        if len(set(numbers)) != len(numbers):
+            text = 'cannot reorder rows inside a TFRecord part, and one has rows of several producers; use order="any"'
+            raise WriteError(f"{out}: {text}")
+        paths = [paths[number] for number in numbers]
 
     if dry_run:
         size = sum(map(os.path.getsize, paths))
         facts: dict[str, object] = {"files": paths, "bytes": size, "out": out}
         return Merged(path=out, format="tfrecord", files=len(paths), rows=None, bytes=size, document=facts)
-    entry = merge_files(paths, out, compression=compression, overwrite=overwrite, progress=progress)
+    entry = merge_files(
+        paths,
+        out,
+        compression=compression,
+        overwrite=overwrite,
+        progress=progress,
+        verified=None if verified is None else lambda entry: verified(entry.records, entry.bytes, entry.crc32c),
+    )
     facts = {"records": entry.records, "files": [entry.as_dict()]}
     return Merged(
         path=out,
@@ -72,18 +95,19 @@ TFRECORD = Format(
     open=Lazy(f"{__package__}.shard:open_tfrecord_shard"),
     verify=Lazy(f"{__package__}.verify:verify_file"),
     inspect=Lazy(f"{__package__}.inspect:survey_file"),
-    index=Lazy(f"{__package__}.index:make_index"),
+    index=Lazy(f"{__package__}.index:find_records"),
     open_damaged=Lazy(f"{__package__}.salvage:open_damaged"),
     salvage=_salvage,
     merge=_merge,
     merge_options=frozenset({"compression"}),
     split=Lazy(f"{__package__}.split:split_files"),
     written=(*SUFFIXES, *(one + more for one in SUFFIXES for more in TFRECORD_COMPRESSION)),
-    write=Lazy(f"{__package__}.outputs:converted_tfrecord"),
+    write=Lazy(f"{__package__}.writer:converted_tfrecord"),
     write_options=frozenset({"compression"}),
     conversion=Lazy(f"{__package__}.conversion:TFRecordConversion"),
     unpack=_unpack,
     has_manifest=True,
-    part=Lazy(f"{__package__}.outputs:TFRecordPart"),
-    check_part=Lazy(f"{__package__}.outputs:check_part"),
+    widens_ints=False,
+    part=Lazy(f"{__package__}.writer:TFRecordPart"),
+    check_part=Lazy(f"{__package__}.writer:check_part"),
 )

@@ -325,7 +325,7 @@ class FrameStream:
             self._give_up(reason)
 
     def _ends_after(self, frame_bytes: int) -> bool:
-        """Tells whether the record here, whose data are corrupt, ends where its header says: bytes may be missing.
+        """Returns whether the record here, whose data are corrupt, ends where its header says: bytes may be missing.
 
         Compressed data have a checksum of their own, and cannot be searched.
         """
@@ -384,7 +384,7 @@ Progress = Callable[[int], None]  # called with the bytes of the file that were 
 # Called with the frames' bytes and where in them each frame starts. Both are reused for the next batch.
 Put = Callable[[memoryview, Ints], None]
 
-MOST_RECORDS = 1 << 16  # of one batch
+MAX_RECORDS = 1 << 16  # of one batch
 
 
 class FrameBatches:
@@ -429,7 +429,7 @@ class FrameBatches:
             raise
         self._stream.offset = offset
         self._stream.record = record
-        self._starts = np.empty(MOST_RECORDS, np.int64)
+        self._starts = np.empty(MAX_RECORDS, np.int64)
 
     @property
     def stream(self) -> FrameStream:
@@ -450,13 +450,13 @@ class FrameBatches:
         """What was left out so far, and why."""
         return self._stream.problems
 
-    def next(self, put: Put, most: int = MOST_RECORDS) -> int | None:
-        """Passes at most `most` records to `put`. Returns how many, or None at the end of the file."""
+    def next(self, put: Put, maximum: int = MAX_RECORDS) -> int | None:
+        """Passes at most `maximum` records to `put`. Returns how many, or None at the end of the file."""
         handed = 0
 
         def feed(buf: Any, start: int, stop: int) -> tuple[int, int, int, int]:
             nonlocal handed
-            starts = self._starts[: min(most - handed, MOST_RECORDS)]
+            starts = self._starts[: min(maximum - handed, MAX_RECORDS)]
             result = codec.scan(buf, start, stop, self._stream.verify_data, starts)
             if result[0]:
                 put(memoryview(buf)[start : start + result[1]], starts[: result[0]])

@@ -1,45 +1,26 @@
-"""Indexes where every record of a file begins: built once, stored in a small file, discarded when stale.
-
-An index file is a JSON line (what it was made from), then the offsets as little-endian int64, one more than there are
-records. It is stale when the data file's size or mtime differ (in the user's cache: also its inode or ctime), or when a
-sample of its frames is not where it should be.
-"""
+"""Finds where every record of a file begins, and reads records by number. The folder's index stores it."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import operator
 import os
 import shlex
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from time import monotonic
+from typing import Any
 
 import numpy as np
 
 from ...._native import codec
-from ...._util.atomic import cache_key, write_atomically
 from ....errors import DataError, FormatError, InputError, WriteError
 from ..columns import Ints
-from .frame_stream import STRETCH_BYTES, FrameStream
+from ..folder_index import FileKey, await_tick, find_places, note_places
+from .frame_stream import STRETCH_BYTES, FrameStream, Verify
 from .source import RecordSource, open_source
 
-Place = Literal["beside", "cache"]
-
-RECENT_BYTES = 32 << 20  # of indexes that stay in memory after their files are closed: four million records
-RECENT_MOST = 2048  # indexes: each takes two kilobytes besides its offsets
-_MAGIC = "holdfast index 1"
-_SAMPLES = 16
+QUICK_S = 0.05
+_COMPARED = 16
 _FRAMES_PER_CALL = 1 << 16
-
-
-def index_path(path: str | os.PathLike[str], place: Place) -> Path:
-    data = Path(path)
-    if place == "beside":
-        return data.with_name(f".{data.name}.index")
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "holdfast" / "index" / hashlib.sha256(os.fsencode(data.resolve())).hexdigest()[:32]
 
 
 def build_index(source: RecordSource, progress: Callable[[int], None] | None = None) -> Ints:
@@ -80,108 +61,27 @@ def check_index(source: RecordSource, offsets: Ints) -> None:
         raise FormatError(source.path, None, None, reason, hint)
 
 
-def save_index(
-    path: str | os.PathLike[str], source: RecordSource, offsets: Ints, place: Place, stamp: dict[str, int]
-) -> Path:
-    """Stores an index. `stamp` was taken before it was built: a file that has changed since is an error."""
-    if stamp != cache_key(source.fd) or offsets[-1] != stamp["size"]:
-        raise WriteError(f"{os.fspath(path)} changed while it was being indexed")
-    target = index_path(path, place)
-    if place == "cache":
-        target.parent.mkdir(parents=True, exist_ok=True)
-    head = {"kind": _MAGIC, **stamp, "records": len(offsets) - 1, "sample": _sample(source, offsets)}
-    body = offsets.astype("<i8").tobytes()
-    line = json.dumps({**head, "crc32c": codec.crc32c(body)}).encode() + b"\n"
-    write_atomically(target, line + body)
-    return target
-
-
 def load_index(path: str | os.PathLike[str], source: RecordSource) -> Ints | None:
-    """Returns a fresh index from memory, from beside the file or from the user's cache, or None."""
-    kept = _recent.find(source)
-    if kept is not None and _sample(source, kept.offsets) == kept.sample:
-        return kept.offsets
-    for place in ("beside", "cache"):
-        try:
-            content = index_path(path, place).read_bytes()
-            found = _parse(content, source, place)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            continue  # absent, unreadable or of another program: it can be built again
-        if found is not None:
-            _recent.add(source, found)
-            return found.offsets
+    """Returns the offsets of a file from the index of its folder, or None."""
+    for places, is_beside in find_places(path, source.fd):
+        offsets: Ints = np.frombuffer(places, "<i8") if len(places) % 8 == 0 else np.zeros(0, np.int64)
+        is_whole = len(offsets) and offsets[0] == 0 and offsets[-1] == os.fstat(source.fd).st_size
+        if not is_whole or (np.diff(offsets) < codec.OVERHEAD_BYTES).any():
+            continue
+        if not is_beside or _fit(source, offsets):
+            return offsets
     return None
 
 
-class _Index(NamedTuple):
-    offsets: Ints
-    sample: list[str]  # CRCs of some frames, see _sample
-
-
-class _Recent:
-    """Recently used indexes, in memory: files are closed and reopened whenever another needs the descriptor."""
-
-    def __init__(self) -> None:
-        # least recently used first; each change is atomic, so there is no lock
-        self._indexes: dict[tuple[int, ...], _Index] = {}
-
-    def find(self, source: RecordSource) -> _Index | None:
-        key = self._key(source)
-        index = self._indexes.pop(key, None)
-        if index is not None:
-            self._indexes[key] = index
-        return index
-
-    def add(self, source: RecordSource, index: _Index) -> None:
-        self._indexes[self._key(source)] = index
-        left = sum(one.offsets.nbytes for one in list(self._indexes.values()))
-        for key in list(self._indexes):
-            if left <= RECENT_BYTES and len(self._indexes) <= RECENT_MOST:
-                break
-            gone = self._indexes.pop(key, None)
-            left -= 0 if gone is None else gone.offsets.nbytes
-
-    def _key(self, source: RecordSource) -> tuple[int, ...]:
-        info = os.fstat(source.fd)
-        return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
-
-
-_recent = _Recent()
-
-
-def _stamp(source: RecordSource, place: Place) -> dict[str, int]:
-    """Returns what an index must have been made from. One beside its file is copied with it: both are as new as their
-    mtime says, and the sample of frames tells another version of the same size and mtime."""
-    key = cache_key(source.fd)
-    return key if place == "cache" else {name: key[name] for name in ("size", "mtime_ns")}
-
-
-def _parse(content: bytes, source: RecordSource, place: Place) -> _Index | None:
-    line, _, body = content.partition(b"\n")
-    head = json.loads(line)
-    offsets: Ints = np.frombuffer(body, "<i8").astype(np.int64, copy=False)
-    stamp = _stamp(source, place)
-    if head["kind"] != _MAGIC or any(head[key] != value for key, value in stamp.items()):
-        return None
-    if len(offsets) != head["records"] + 1 or codec.crc32c(body) != head["crc32c"]:
-        return None
-    if offsets[0] != 0 or offsets[-1] != stamp["size"] or (np.diff(offsets) < codec.OVERHEAD_BYTES).any():
-        return None
-    return _Index(offsets, head["sample"]) if _sample(source, offsets) == head["sample"] else None
-
-
-def _sample(source: RecordSource, offsets: Ints) -> list[str]:
-    """Returns both CRCs of some frames, spread over the file: reveals a file rewritten in place within one mtime
-    tick."""
-    count = len(offsets) - 1
-    crcs = []
-    for i in sorted({round(k * (count - 1) / max(_SAMPLES - 1, 1)) for k in range(_SAMPLES)} if count else set()):
-        crc = bytearray(8)
-        view = memoryview(crc)
-        source.read_at(int(offsets[i]) + 8, view[:4])
-        source.read_at(int(offsets[i + 1]) - 4, view[4:])
-        crcs.append(crc.hex())
-    return crcs
+def _fit(source: RecordSource, offsets: Ints) -> bool:
+    """Tells whether some records, spread over the file, begin where an index says that was copied with it."""
+    head = bytearray(codec.HEADER_BYTES)
+    for record in np.unique(np.linspace(0, len(offsets) - 2, _COMPARED).astype(np.int64)) if len(offsets) > 1 else ():
+        source.read_at(int(offsets[record]), memoryview(head))
+        size = int(offsets[record + 1] - offsets[record]) - codec.OVERHEAD_BYTES
+        if codec.find_header(head, 0, len(head)) or int.from_bytes(head[:8], "little") != size:
+            return False
+    return True
 
 
 def _number(i: Any) -> int:
@@ -203,16 +103,14 @@ class Records:
         self,
         path: str | os.PathLike[str],
         *,
-        verify: Literal["all", "header"] = "all",
+        verify: Verify = "all",
         cache: bool = True,
-        source: RecordSource | None = None,
     ) -> None:
-        """`source`: the file, already open; this object takes it over."""
         if verify not in ("all", "header"):
             raise ValueError(f"expected verify to be one of all, header, got {verify!r}")
         self.path = os.fspath(path)
         self._verify = verify == "all"
-        self._source = open_source(path) if source is None else source
+        self._source = open_source(path)
         try:
             if self._source.compression != "none":
                 raise FormatError(
@@ -222,22 +120,19 @@ class Records:
                     f"records of a {self._source.compression} file cannot be read by number",
                     f"`holdfast merge {self.path} -o PLAIN.tfrecord` decompresses it",
                 )
-            self._offsets = self._index(cache)
+            found = load_index(path, self._source) if cache else None
+            self._offsets = self._build(cache) if found is None else found
         except BaseException:
             self._source.close()
             raise
 
-    def _index(self, cache: bool) -> Ints:
-        found = load_index(self.path, self._source) if cache else None
-        if found is None:
-            stamp = cache_key(self._source.fd)
-            found = build_index(self._source)
-            if cache:
-                try:
-                    save_index(self.path, self._source, found, "cache", stamp)
-                    _recent.add(self._source, _Index(found, _sample(self._source, found)))
-                except (OSError, WriteError):
-                    pass  # no home, a full disk, another process doing the same: the cache only saves time
+    def _build(self, cache: bool) -> Ints:
+        key, begun = FileKey.of(os.fstat(self._source.fd)), monotonic()
+        await_tick(key.ctime_ns)
+        found = build_index(self._source)
+        # Storing it copies the index of the whole folder: a file that is scanned at once is scanned again.
+        if cache and monotonic() - begun > QUICK_S and key == FileKey.of(os.fstat(self._source.fd)):
+            note_places(self.path, key, found.tobytes())
         return found
 
     def __len__(self) -> int:
@@ -279,15 +174,16 @@ class Records:
         self.close()
 
 
-def make_index(
-    path: str | os.PathLike[str], place: Place = "beside", progress: Callable[[int], None] | None = None
-) -> tuple[Path, int]:
-    """Builds and stores a file's index, for `holdfast index`. Returns its path and the number of records."""
+def find_records(path: str | os.PathLike[str], progress: Callable[[int], None] | None = None) -> tuple[FileKey, Ints]:
+    """Returns the offsets of a file's records, for `holdfast index`, and which version of the file has them."""
     with open_source(path) as source:
         if source.compression != "none":
             raise InputError(
                 f"{os.fspath(path)}: a {source.compression} file cannot be read by record number, so it is not indexed"
             )
-        stamp = cache_key(source.fd)
+        key = FileKey.of(os.fstat(source.fd))
+        await_tick(key.ctime_ns)
         offsets = build_index(source, progress)
-        return save_index(path, source, offsets, place, stamp), len(offsets) - 1
+        if key != FileKey.of(os.fstat(source.fd)) or offsets[-1] != key.size:
+            raise WriteError(f"{os.fspath(path)} changed while it was being indexed")
+        return key, offsets

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 import os
-from codecs import getincrementaldecoder
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from ...._native import codec
+from ...._util.text import counted, format_bytes
 from ....errors import DataError, FormatError, HoldfastError, InputError
 from ....schema import as_code
 from ..columns import Ints
+from ..sections import COMPRESSION, Section, as_text, text_of
 from .frame_stream import FrameBatches, Progress
 from .index import load_index
 from .manifest import MANIFEST_NAME, find_manifest
@@ -80,6 +81,40 @@ class TFRecordSurvey:
             "first": {name: as_json(values) for name, values in found.examples.items()} if found else head,
             "problem": self.problem,
         }
+
+    def sections(self) -> Iterator[Section]:
+        facts = []
+        if self.format:
+            facts = [
+                ("format", f"TFRecord, {COMPRESSION[self.compression]}"),
+                ("size", format_bytes(self.bytes)),
+                ("records", self._records()),
+                ("manifest", self.manifest),
+            ]
+        facts += [("problem", self.problem)] if self.problem is not None else []
+        yield Section(facts=[*facts, ("", self.hint)] if self.hint else facts)
+        if self.inferred:
+            found = self.inferred
+            kind = "tf.train.SequenceExample" if found.sequence else "tf.train.Example"
+            yield Section(f"{kind}, inferred from the first {counted(found.records, 'record')}", code=self.code)
+            if found.notes:
+                yield Section(facts=list(found.notes.items()))
+            if found.examples:
+                examples = [(name, as_text(values)) for name, values in sorted(found.examples.items())]
+                yield Section("the first record", facts=examples)
+        elif self.head_of:
+            rows = [self.head[at : at + 16] for at in range(0, len(self.head), 16)]
+            texts = ["".join(chr(byte) if 32 <= byte < 127 else "." for byte in row) for row in rows]
+            lines = [f"{row.hex(' '):<47}  {text}" for row, text in zip(rows, texts, strict=True)]
+            yield Section("records are not tf.train.Example messages; the first one begins with", lines=lines)
+
+    def _records(self) -> str:
+        intact = " intact" if self.problem is not None else ""
+        if self.sizes is None:
+            return f"none{intact}"
+        low, middle, high = self.sizes
+        sizes = f"{low:,} bytes each" if low == high else f"{low:,} to {high:,} bytes, median {middle:,}"
+        return f"{self.records:,}{intact}, {sizes}"
 
     def note(self, problem: str, hint: str = "") -> None:
         """Keeps the first problem only: later ones mostly follow from it."""
@@ -231,11 +266,3 @@ def _value_as_json(value: Any) -> Any:
 def shortest(value: float) -> str:
     """Formats a 32-bit float with as few digits as identify it."""
     return str(np.float32(value))
-
-
-def text_of(data: bytes) -> str | None:
-    try:
-        text = getincrementaldecoder("utf-8")().decode(data)  # the cut may go through a character
-    except UnicodeDecodeError:
-        return None
-    return text if text.isprintable() else None

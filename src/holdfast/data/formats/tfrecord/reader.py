@@ -39,11 +39,12 @@ class TFRecordReader:
         with TFRecordReader("train.tfrecord") as reader:
             for batch in reader.batches({"label": Int64(), "image": Bytes()}, 256): ...
 
-    verify       "all": check the CRCs of lengths and data; "header": only those of lengths
-    on_corrupt   what to do at a corrupt record: "raise", "skip" it, or "salvage" (see `skipped`)
-    on_mismatch  what to do with a record whose features do not fit the schema: "raise" or "skip". A number that its
-                 column's dtype cannot hold is always an error
-    compression  "auto": by the content; or "none", "gzip", "zlib"
+    Args:
+        verify: "all": check the CRCs of lengths and data; "header": only those of lengths.
+        on_corrupt: What to do at a corrupt record: "raise", "skip" it, or "salvage" (see `skipped`).
+        on_mismatch: What to do with a record whose features do not fit the schema: "raise" or "skip". A number that its
+            column's dtype cannot hold is always an error.
+        compression: "auto": by the content; or "none", "gzip", "zlib".
     """
 
     __module__ = "holdfast"
@@ -208,7 +209,7 @@ class TFRecordReader:
                 stream.window = window.plain()
 
     def _decode(
-        self, schema: dict[str, Column], decoder: codec.Decoder, most: int, *, read_on: bool
+        self, schema: dict[str, Column], decoder: codec.Decoder, maximum: int, *, read_on: bool
     ) -> tuple[int, bool, Exception | None]:
         """Decodes once. Returns how many rows there are, whether there is more, and the error after those rows.
 
@@ -218,12 +219,12 @@ class TFRecordReader:
         rows_before, record_before = decoder.rows(), stream.record
 
         def feed(buf: Any, start: int, stop: int) -> tuple[int, int, int, int]:
-            return decoder.feed(buf, start, stop, stream.verify_data, most, stream.record, stream.offset)
+            return decoder.feed(buf, start, stop, stream.verify_data, maximum, stream.record, stream.offset)
 
         def feed_file(fd: int, buf: Any, start: int, stop: int, offset: int) -> tuple[int, int, int, int, int, int]:
-            expect = min(self._bytes_of(most - rows_before), BLOCK_BYTES)  # records may have become larger
+            expect = min(self._bytes_of(maximum - rows_before), BLOCK_BYTES)  # records may have become larger
             expect += expect // 64  # a little more, so that one call is enough
-            return decoder.feed_file(fd, buf, start, stop, offset, stream.verify_data, most, stream.record, expect)
+            return decoder.feed_file(fd, buf, start, stop, offset, stream.verify_data, maximum, stream.record, expect)
 
         failed: Exception | None = None
         try:

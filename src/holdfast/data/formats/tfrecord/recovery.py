@@ -56,7 +56,7 @@ _LEAST_REPEATED_BYTES = 32
 
 # Longer records do not count: eight bytes of data and their CRC look like a header too, of a length above this if they
 # are text or floats.
-_MOST_BYTES = 1 << 40
+_MAX_BYTES = 1 << 40
 
 # A single wrong byte is searched in records up to this length.
 _CORRECTED_BYTES = 1 << 20
@@ -190,7 +190,7 @@ class FrameSearch:
         return stop + _FOOTER if self.crc_matches(at + _HEADER, stop) else None
 
     def crc_matches(self, start: int, stop: int) -> bool:
-        """Tells whether the four bytes at `stop` are the masked CRC of the bytes from `start` to there."""
+        """Returns whether the four bytes at `stop` are the masked CRC of the bytes from `start` to there."""
         if stop < start:
             return False
         crc, at = 0, start
@@ -232,7 +232,7 @@ class FrameSearch:
                 if self.frame_end(at + place) is not None:
                     return at + place
                 length = self.length_at(at + place)
-                is_cut = length is not None and self.size - at - place - _OVERHEAD < length <= _MOST_BYTES
+                is_cut = length is not None and self.size - at - place - _OVERHEAD < length <= _MAX_BYTES
                 if is_cut and self.cut_record is None:
                     self.cut_record = at + place
             at += max(n - _HEADER + 1, 1)
@@ -294,7 +294,7 @@ class FrameSearch:
         return end
 
     def may_end(self, end: int, boundary: int) -> bool:
-        """Tells whether a record can end at `end`: not inside one of the records from `boundary` on."""
+        """Returns whether a record can end at `end`: not inside one of the records from `boundary` on."""
         if end <= boundary:
             return True
         while boundary < end <= self.size:
@@ -302,8 +302,8 @@ class FrameSearch:
         return end == boundary
 
     def is_crossed(self, at: int, end: int) -> bool:
-        """Tells whether a valid header in the record at `at` leads past its `end`, to records aligned up to the file's
-        end.
+        """Returns whether a valid header in the record at `at` leads past its `end`, to records aligned up to the end
+        of the file.
 
         Frames in the data of a record end before it does. Such a header is that of the next record, drawn into this one
         by removed bytes: then what begins at `end` is data of the next record.
@@ -324,7 +324,7 @@ class FrameSearch:
         return False
 
     def past_written_length(self, at: int, end: int, sure: bool) -> bool:
-        """Tells whether records are aligned from `end` on, where the record at `at` ends by its corrected header.
+        """Returns whether records are aligned from `end` on, where the record at `at` ends by its corrected header.
 
         Where bytes were removed, the rest of a header and that of the first frame in its data can form such a header.
         Then the length that is written there is the outer record's, and the frames do not reach past it.
@@ -407,7 +407,7 @@ class FrameSearch:
         return None if wrong is None else int.from_bytes(header[:8], "little") ^ wrong
 
     def one_byte_wrong(self, at: int, length: int) -> bool:
-        """Tells whether exactly one byte of the record at `at` of this length is wrong: then the length is right.
+        """Returns whether exactly one byte of the record at `at` of this length is wrong: then the length is right.
 
         The change of the CRC shows which byte it is. A match by chance has a probability of length / 2**24.
         """
@@ -447,7 +447,7 @@ class FrameSearch:
         return None
 
     def alike(self, at: int, end: int) -> bool:
-        """Tells whether the corrupt header at `at` still shows that its record ended at `end`."""
+        """Returns whether the corrupt header at `at` still shows that its record ended at `end`."""
         length = end - at - _OVERHEAD
         if length < 0:
             return False

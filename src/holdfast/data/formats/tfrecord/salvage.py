@@ -23,6 +23,7 @@ from ....procfs.locks import writers_of
 from ..base import Problem
 from ..columns import Ints
 from ..parts_manifest import check_not_only_copy
+from ..sections import Section
 from .diagnostics import error_for
 from .frame_stream import Feed, FrameBatches, FrameStream, Progress, Verify
 from .manifest import renew_in_manifest
@@ -66,7 +67,7 @@ class RepairMap:
 
 
 def build_repair_map(
-    path: str | os.PathLike[str], *, salvage: bool = False, most: int = 1000, keep_doubtful: bool = False
+    path: str | os.PathLike[str], *, salvage: bool = False, maximum: int = 1000, keep_doubtful: bool = False
 ) -> RepairMap:
     """Scans a whole file with all CRCs, and after every corrupt record searches for the next one.
 
@@ -82,7 +83,7 @@ def build_repair_map(
         decompressed, broken = spool(source) if isinstance(source, InflateSource) else (source, None)
         with decompressed:
             # Corrupt compressed data decompress to copies of earlier data, with valid frames: ignore all that follows.
-            repairer = _Repairer(decompressed, salvage, 0 if broken else most, keep_doubtful)
+            repairer = _Repairer(decompressed, salvage, 0 if broken else maximum, keep_doubtful)
             starts = repairer.starts()
             problems = _with_packing(repairer.problems, broken, repairer.offset, len(starts))
             if problems:
@@ -93,11 +94,11 @@ def build_repair_map(
 class _Repairer(FrameStream):
     """Scans all frames and records the gaps between the intact ones."""
 
-    def __init__(self, source: RecordSource, salvage: bool, most: int, keep_doubtful: bool) -> None:
+    def __init__(self, source: RecordSource, salvage: bool, maximum: int, keep_doubtful: bool) -> None:
         super().__init__(source, on_corrupt="salvage", keep_doubtful=keep_doubtful)
         self.gaps: list[int] = []  # where each begins
         self.repaired: list[tuple[int, bytes]] = []
-        self._keep_repaired, self._most = salvage, most
+        self._keep_repaired, self._max = salvage, maximum
 
     def starts(self) -> Ints:
         """Returns the offsets of all intact frames."""
@@ -117,7 +118,7 @@ class _Repairer(FrameStream):
 
     def _salvage(self, feed: Feed, reason: str) -> None:
         at = self.offset
-        if len(self.problems) >= self._most:
+        if len(self.problems) >= self._max:
             self.gaps.append(at)
             self._give_up(reason)
             return
@@ -261,12 +262,12 @@ def open_damaged(
     *,
     verify: Verify = "all",
     salvage: bool = False,
-    most: int = 1000,
+    maximum: int = 1000,
     keep_doubtful: bool = False,
 ) -> RepairedShard:
-    """Opens the intact samples of a corrupt file. `salvage`, `most` and `keep_doubtful` are those of
+    """Opens the intact samples of a corrupt file. `salvage`, `maximum` and `keep_doubtful` are those of
     build_repair_map(), whose errors this raises."""
-    repair_map = build_repair_map(path, salvage=salvage, most=most, keep_doubtful=keep_doubtful)
+    repair_map = build_repair_map(path, salvage=salvage, maximum=maximum, keep_doubtful=keep_doubtful)
     return RepairedShard(path, repair_map, verify=verify)
 
 
@@ -295,6 +296,20 @@ class SalvagedRecords(NamedTuple):
         if not self.records_lost_at_least and not self.bytes_lost:
             return f"kept all {kept} in {out}"
         return f"kept {kept} in {out}; lost at least {lost}"
+
+    def sections(self) -> tuple[Section, ...]:
+        return ()
+
+    def remarks(self, keep_doubtful: bool) -> Iterator[str]:
+        if self.records_doubtful:
+            left_out = "left out; if no record of this file contains TFRecords, use --keep-doubtful"
+            records = counted(self.records_doubtful, "record")
+            yield f"{records} may be data of corrupt records: {'kept' if keep_doubtful else left_out}"
+
+    @staticmethod
+    def total(reports: Sequence[SalvagedRecords]) -> str:
+        lost = sum(one.records_lost_at_least for one in reports)
+        return f"{counted(sum(one.records_kept for one in reports), 'record')} kept, at least {lost:,} lost"
 
     def as_dict(self) -> dict[str, object]:
         return {

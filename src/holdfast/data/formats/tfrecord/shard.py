@@ -19,7 +19,7 @@ from ..columns import Batch, BytesColumn, Ints, Misfit
 from .column_encoding import batch_maker, can_borrow, fields_of
 from .diagnostics import describe, error_for
 from .frame_stream import Verify
-from .index import Records, build_index, check_index
+from .index import build_index, check_index, load_index
 from .reader import BORROW_MIN_BYTES, _mismatch, features_there
 from .schema_inference import Inferred, NotAnExample, infer_schema
 from .source import PAGE_BYTES, RecordSource, front_of, new_buffer, open_source
@@ -51,6 +51,12 @@ class TFRecordFramesDecoder:
             return self._make(columns, None)
         except Misfit:
             return None
+
+    def find(self, data: Any, start: int, size: int, count: int) -> Ints | None:
+        offsets = np.empty(count + 1, np.int64)
+        walked, used, _, _ = codec.scan(data, start, start + size, False, offsets, start)
+        offsets[count] = start + size
+        return offsets if (walked, used) == (count, size) else None
 
 
 # The schema is inferred from so many records, but at most so many bytes.
@@ -225,7 +231,7 @@ class _Framed(ABC):
 
 
 class TFRecordShard(_Framed):
-    """A plain file. Its index is read from beside it or from the user's cache, else built and cached."""
+    """A plain file. The index of its folder may know where its records are; else it is scanned."""
 
     def __init__(
         self,
@@ -236,16 +242,25 @@ class TFRecordShard(_Framed):
         source: RecordSource | None = None,
     ) -> None:
         super().__init__(path, verify)
-        self._records = Records(path, verify=verify, cache=cache, source=source)
-        self._offsets = self._records._offsets
+        self._source = open_source(path) if source is None else source
+        try:
+            found = load_index(path, self._source) if cache else None
+            self._offsets = build_index(self._source) if found is None else found
+        except BaseException:
+            self._source.close()
+            raise
+
+    @property
+    def places(self) -> bytes:
+        """What the index of its folder stores."""
+        return self._offsets.tobytes()
 
     @contextmanager
     def _opened(self) -> Iterator[RecordSource]:
-        yield self._records._source
+        yield self._source
 
     def stamp(self) -> FileStamp | None:
-        fd = self._records._source.fd
-        return None if fd < 0 else FileStamp.of(fd)
+        return None if self._source.fd < 0 else FileStamp.of(self._source.fd)
 
     def _corrupt_error(self, source: RecordSource, *about: Any) -> DataError:
         check_index(source, self._offsets)
@@ -256,14 +271,14 @@ class TFRecordShard(_Framed):
         begin, end = int(self._offsets[start]), int(self._offsets[stop])
         if len(into) < end - begin + PAGE_BYTES:
             return None
-        return Fill(self._records._source.fd, begin, front_of(into, begin), end - begin)
+        return Fill(self._source.fd, begin, front_of(into, begin), end - begin)
 
     def filled(self, start: int, stop: int, into: Any) -> BytesColumn:
         begin = int(self._offsets[start])
         return BytesColumn(into, self._offsets[start : stop + 1] - (begin - front_of(into, begin)))
 
     def close(self) -> None:
-        self._records.close()
+        self._source.close()
 
 
 class PackedTFRecordShard(_Framed):

@@ -21,7 +21,7 @@ from ...._util.progress import Progress, scaled
 from ....errors import InputError
 from ..base import FileEntry
 from ..columns import Ints
-from ..targets import MOST_SHARDS, SHARD_NUMBER, ShardCut, TargetName, publish
+from ..targets import MAX_SHARDS, SHARD_NUMBER, ShardCut, TargetName, publish
 from .format import TFRECORD
 from .frame_stream import FrameBatches, Put
 from .manifest import find_manifest
@@ -194,8 +194,8 @@ def split_files(
 def _checked_stem(files: Files, parts: int | None, part_bytes: int | None, name: str | None) -> str:
     if (parts is None) == (part_bytes is None):
         raise ValueError("expected either parts= or part_bytes=")
-    if parts is not None and not 1 <= parts <= MOST_SHARDS:
-        raise ValueError(f"expected from 1 to {MOST_SHARDS:,} parts, got {parts:,}")
+    if parts is not None and not 1 <= parts <= MAX_SHARDS:
+        raise ValueError(f"expected from 1 to {MAX_SHARDS:,} parts, got {parts:,}")
     if part_bytes is not None and part_bytes < 1:
         raise ValueError(f"expected parts of at least one byte, got {part_bytes:,}")
     if not files:

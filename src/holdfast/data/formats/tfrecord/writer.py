@@ -19,7 +19,7 @@ from ...._util.process import call_after_fork
 from ....errors import ClosedWriterError, ForkedWriterError, SchemaError, WriteError, WriterBusyError
 from ....procfs.locks import writers_of
 from ....schema import Column, Ragged, Value, check_schema
-from ..base import FileEntry
+from ..base import FileEntry, FinishedFile
 from ..row_buffers import buffers_of
 from .column_encoding import fields_of, is_cast, stored_buffers
 from .format import TFRECORD_COMPRESSION
@@ -58,9 +58,10 @@ class TFRecordWriter:
     reference leaves no file. A second writer of the same path is an error while the first lives, and so is using a
     writer in a forked child. Threads may share one. After close(), `entry` has count, size and crc32c for a manifest.
 
-    compression  "auto": by the name's suffix (.gz, .zlib); or "none", "gzip", "zlib"
-    overwrite    replace an existing file, which is otherwise an error
-    sequence     write tf.train.SequenceExample: Ragged columns become feature lists
+    Args:
+        compression: "auto": by the name's suffix (.gz, .zlib); or "none", "gzip", "zlib".
+        overwrite: Replace an existing file, which is otherwise an error.
+        sequence: Write tf.train.SequenceExample: Ragged columns become feature lists.
     """
 
     __module__ = "holdfast"
@@ -329,3 +330,46 @@ def _name_holder(error: WriterBusyError, path: Path) -> WriterBusyError:
         return error
     who = "this process itself" if holders[0].pid == os.getpid() else f"process {holders[0].pid} ({holders[0].command})"
     return WriterBusyError(f"another writer has {path} open: {who}")
+
+
+# ---- files of conversions and of dataset directories
+
+
+def _is_nested(schema: dict[str, Column]) -> bool:
+    return any(isinstance(column, Ragged) and column.depth > 1 for column in schema.values())
+
+
+def converted_tfrecord(
+    path: Path, schema: dict[str, Column], *, first: int = 0, compression: Any = "auto"
+) -> TFRecordWriter:
+    return TFRecordWriter(path, schema, compression=compression, sequence=_is_nested(schema))
+
+
+class TFRecordPart:
+    """The file of a part."""
+
+    def __init__(self, path: Path, schema: dict[str, Column], chunk_rows: int | None, codec: Any) -> None:
+        self._schema = schema
+        self._writer = TFRecordWriter(path, schema, sequence=_is_nested(schema))
+        self.path = path.with_name(f".{path.name}.partial")
+
+    def extend(self, columns: Mapping[str, Any]) -> int:
+        buffers, rows = buffers_of(self._schema, columns)
+        self._writer.extend_buffers(buffers, rows)
+        return rows
+
+    def finalize(self) -> FinishedFile:
+        self.path, entry = self._writer.finalize()
+        return FinishedFile(entry.records, entry.bytes, entry.crc32c, {})
+
+    def discard(self) -> None:
+        self._writer.discard()
+
+    def detach(self) -> None:
+        pass  # TFRecordWriter handles forks itself
+
+
+def check_part(schema: dict[str, Column], chunk_rows: int | None, codec: Any) -> None:
+    """Raises a ValueError for options that only HDF5 has."""
+    if codec is not None or chunk_rows is not None:
+        raise ValueError("chunk_rows and codec are for HDF5: a packed TFRecord could be read from its start only")

@@ -84,6 +84,8 @@ def cut_shard(
         raise ValueError(f"expected no negative count and at least one byte, got {samples} and {block_bytes}")
     total = bytes_of(0, samples) if samples else 0
     pieces = 1 if one_block else max(1, round(total / block_bytes))
+    if pieces == 1 and samples:
+        return Blocks(*(np.array([number], np.int64) for number in (shard, 0, samples, total)))
     targets = (total * piece // pieces for piece in range(1, pieces))
     cuts = {bisect_left(range(samples), target, key=lambda i: bytes_of(0, i)) for target in targets}
     bounds = sorted({0, *cuts, samples})

@@ -19,7 +19,7 @@ from math import gcd
 import numpy as np
 
 from ...formats.columns import Ints
-from .blocks import Blocks, SamplePositions, join_positions
+from .blocks import BLOCK_BYTES, Blocks, SamplePositions, join_positions
 
 WINDOW_BYTES = 256_000_000
 _MAX_LANES = 64
@@ -257,8 +257,8 @@ class SampleOrder:
             start = number * self.per_lane
             stop = self.samples if number == self.lanes else start + self.per_lane
             pieces = self._cut(start, stop)
-            if self._key is None:  # a window for every block: what is not shuffled need not be cached together
-                self._lanes[number] = Lane(pieces, 1, 1, None)
+            if self._key is None:  # a block, or several small ones that are read together: nothing is shuffled
+                self._lanes[number] = Lane(pieces, BLOCK_BYTES, BLOCK_BYTES, None)
             else:
                 key = (*self._key, number)
                 self._lanes[number] = Lane(pieces, self._lane_window, self._first_window(number), key)
@@ -277,7 +277,7 @@ class SampleOrder:
         begins = ends - part.count
         first = np.maximum(start - begins, 0)
         count = np.minimum(ends, stop) - begins - first
-        if self._counts_samples:
+        if self._counts_samples and self._key is not None:
             return Pieces(np.arange(low, high), first, count, count)
         # In integers, and without overflow: the windows, and with them the order, depend on the exact result.
         each, rest = np.divmod(part.size_bytes, part.count)
@@ -291,6 +291,10 @@ class SampleOrder:
         if not 0 <= first <= stop <= self.samples:
             raise IndexError(f"expected samples from 0 to {self.samples:,}, got {first:,} to {stop:,}")
         zero = first + (rank - first) % world  # the first sample of this rank
+        if self._key is None:  # by arithmetic: a rank must not pay for the samples of all others
+            index = np.arange(zero, stop, world, dtype=np.int64)
+            block = np.searchsorted(self._ends, index, "right")
+            return SamplePositions(block, index - (self._ends - self.blocks.count)[block])
         out = np.empty((2, max(0, -(-(stop - zero) // world))), np.int64)
         for number, start, end in self._lane_ranges(first, stop, rank, world):
             found = self.lane(number).take(start, end)
@@ -324,7 +328,16 @@ class SampleOrder:
         for number, start, end in self._lane_ranges(first, stop, rank, world):
             lane = self.lane(number)
             for window in range(lane.window_at(start), lane.window_at(end - 1) + 1):
-                yield (number, window), lane.blocks_of(window)
+                blocks = lane.blocks_of(window)
+                yield (
+                    (number, window),
+                    blocks if self._key is not None or world == 1 else self._own(blocks, rank, world),
+                )
+
+    def _own(self, blocks: Ints, rank: int, world: int) -> Ints:
+        """Returns those of some blocks, in the order of the files, that a rank has a sample of."""
+        begins = self._ends[blocks] - self.blocks.count[blocks]
+        return blocks[begins + (rank - begins) % world < self._ends[blocks]]
 
     def _indices(self, number: int, start: int, end: int) -> Ints:
         """Returns where in the sequence samples [start, end) of a lane are."""

@@ -6,8 +6,9 @@ the next windows are read ahead, as far as the limit leaves room.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+import os
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -15,19 +16,36 @@ import numpy as np
 
 from ...._native.c_modules import readahead
 from ....errors import DataError, HoldfastError, InputError
-from ...formats.base import FramedShard, FramesDecoder, PlacedShard, Shard
+from ...formats.base import FramedShard, FramesDecoder, PlacedShard, Shard, fill_from
 from ...formats.columns import Batch, BytesColumn, Ints
 from ...formats.gather import RowPool
+from ...formats.tfrecord.source import front_of, new_buffer
 from ..order.blocks import Blocks, SamplePositions
-from ..sources.catalog import ShardSet
+from ..sources.catalog import SEEKABLE, ShardSet
 from ..stats import Meter
+from .decode_ahead import DecodeAhead
 
 _FRAMES = ""  # the one column of blocks that are cached as raw frames
-_SLAB_BLOCKS = 8
-_PIECE_BYTES = 2 << 20
+_SLAB_PIECES = 8
+_SMALLEST_PIECE, _PIECE_BYTES = 1 << 16, 2 << 20
 _OVERHEAD_BYTES = 8192  # what a block takes beside its samples: a page at each end of its buffer
+_FRAMES_BYTES = _PIECE_BYTES - _OVERHEAD_BYTES
 
 ReadIntact = Callable[[int, Shard, Ints], tuple[Batch, Ints]]
+
+
+class BlockUnit:
+    """Blocks of one window that are read together: one, or whole small files. They are in one slot, one after another.
+
+    memory: what its frames are in, if that is a piece of a slab
+    """
+
+    __slots__ = ("are_files", "blocks", "estimate", "memory", "size_bytes", "slot")
+
+    def __init__(self, block: int, size_bytes: int, are_files: bool = False) -> None:
+        self.blocks, self.size_bytes, self.are_files = [block], size_bytes, are_files
+        self.slot, self.estimate = -1, 0
+        self.memory: Any = None
 
 
 class BlockCache:
@@ -48,16 +66,19 @@ class BlockCache:
         self.corrupt: dict[int, Ints] = {}  # by block: its corrupt rows
         self._pool = RowPool()
         self._slot = np.full(len(blocks), -1, np.int64)  # by block; -1: not cached
+        self._row = np.zeros(len(blocks), np.int64)  # by block: where its rows begin in its slot
+        self._has_rows = False  # whether some do not begin at 0
         self._free: list[int] = []
-        self._users: dict[int, int] = {}  # by block: how many windows in use have it
+        self._users = np.zeros(len(blocks), np.int32)  # by block: how many windows in use have it
+        self._units: dict[int, BlockUnit] = {}  # by block: what it is cached in, or read ahead for
         self._windows: dict[Any, Ints] = {}
         self._framed = shards.framed
+        self._joined = shards.are_whole_files(blocks, _FRAMES_BYTES) & self._framed
         self._decoder: FramesDecoder | None = None
-        self._frames: dict[int, BytesColumn] = {}  # of blocks that are cached as raw frames
-        self._spare: list[Any] = []  # memory of blocks that are over: fresh memory costs more than reading
-        self._readahead = Readahead(shards, blocks)
-        self._reserved: dict[int, int] = {}  # bytes by block, for those that are read ahead
-        self._reserved_bytes = 0
+        self._spare: dict[int, list[Any]] = {}  # by size: memory of units that are over; fresh memory costs more
+        self._readahead: Readahead | DecodeAhead = (Readahead if self._framed else DecodeAhead)(shards, blocks)
+        shards.give_way = self._readahead.finish
+        self._reserved_bytes = 0  # for what is read ahead
         self._cached_bytes = 0
         self._expansion_ratio = 1.0  # how much larger blocks are in memory than on disk
 
@@ -81,6 +102,8 @@ class BlockCache:
 
     def _rows_in_slots(self, positions: SamplePositions) -> Ints:
         """A slot has no rows for corrupt samples: the rows after them move up."""
+        if self._has_rows:
+            return positions.row + self._row[positions.block]
         if not self.corrupt:
             return positions.row
         row = positions.row.copy()
@@ -94,46 +117,75 @@ class BlockCache:
     def begin_windows(self, windows: dict[Any, Ints]) -> None:
         """Releases the blocks of windows that are over, then reads those of windows that begin."""
         for key in self._windows.keys() - windows.keys():
-            for block in self._windows.pop(key).tolist():
-                self._users[block] -= 1
-                if not self._users[block]:
-                    del self._users[block]
-                    self._drop(block)
-        missing: dict[int, None] = {}
-        for key in windows.keys() - self._windows.keys():
+            blocks = self._windows.pop(key)
+            self._users[blocks] -= 1
+            for unit in {self._units[block] for block in blocks.tolist() if block in self._units}:
+                if not self._users[unit.blocks].any():
+                    self._drop(unit)
+        missing: dict[BlockUnit, None] = {}
+        for key in [key for key in windows if key not in self._windows]:
             self._windows[key] = windows[key]
-            for block in windows[key].tolist():
-                self._users[block] = self._users.get(block, 0) + 1
-                if self._slot[block] < 0 and not self._uncached[block]:
-                    missing[block] = None
+            self._users[windows[key]] += 1
+            missing |= dict.fromkeys(self._missing_units(windows[key]))
         if len(missing) > 1:
-            self._request([block for block in missing if block not in self._readahead][1::2])  # half of the work
-        for block in sorted(missing, key=self._readahead.__contains__):
-            self._load(block)
+            ahead = [unit for unit in missing if unit not in self._readahead]
+            self._request(ahead[1::2] if self._framed else ahead)  # half of the work
+        for unit in sorted(missing, key=self._readahead.__contains__):
+            self._load(unit)
 
     def read_ahead(self, windows: dict[Any, Ints]) -> None:
         """Reads the blocks of the next windows in the background, as far as there is memory for them."""
-        self._request([block for key in windows if key not in self._windows for block in windows[key].tolist()])
+        if self._readahead.has_room:
+            for key in [key for key in windows if key not in self._windows]:
+                units = self._missing_units(windows[key])
+                is_all = self._request(units)
+                for unit in units:
+                    if unit not in self._readahead:
+                        self._forget(unit)
+                if not is_all:
+                    return
 
-    def _request(self, blocks: list[int]) -> None:
-        for block in blocks if self._framed else []:
-            if self._slot[block] >= 0 or self._uncached[block] or block in self._readahead:
+    def _missing_units(self, blocks: Ints) -> list[BlockUnit]:
+        """Returns what has to be read of a window, small shards together; of what is read ahead, the same units."""
+        blocks = blocks[(self._slot[blocks] < 0) & ~self._uncached[blocks]]
+        sizes, joined = self._blocks.size_bytes[blocks].tolist(), self._joined[blocks].tolist()
+        together: BlockUnit | None = None
+        found: dict[BlockUnit, None] = {}
+        for block, size, is_joined in zip(blocks.tolist(), sizes, joined, strict=True):
+            unit = self._units.get(block)
+            if unit is None and together is not None and is_joined and together.size_bytes + size <= _FRAMES_BYTES:
+                together.blocks.append(block)
+                together.size_bytes += size
+                self._units[block] = together
                 continue
-            estimate = self._estimate(block)
+            if unit is None:
+                unit = self._units[block] = BlockUnit(block, size, is_joined)
+                together = unit if is_joined else together
+            found[unit] = None
+        return list(found)
+
+    def _request(self, units: Iterable[BlockUnit]) -> bool:
+        """Begins to read units. Returns False if there is no room for all."""
+        for unit in units:
+            if unit in self._readahead:
+                continue
+            estimate = self._estimate(unit)
             # Half of what is free: what is needed now must have room, too.
             if (
                 self._cached_bytes + 2 * (self._reserved_bytes + estimate) > self.limit_bytes
                 or not self._readahead.has_room
             ):
-                return
-            memory = self._memory(int(self._blocks.size_bytes[block]))
-            if memory is None:
-                continue
-            if not self._readahead.request(block, memory):
-                self._spare.append(memory)
-                return
-            self._reserved[block] = estimate
+                return False
+            if self._framed:
+                unit.memory = self._memory(unit.size_bytes)
+                if unit.memory is None:
+                    continue
+            if not self._readahead.request(unit, unit.memory):
+                self._recycle(unit)
+                return False
+            unit.estimate = estimate
             self._reserve(estimate)
+        return True
 
     def _reserve(self, change_bytes: int) -> None:
         self._reserved_bytes += change_bytes
@@ -141,46 +193,62 @@ class BlockCache:
 
     def _cancel_readahead(self) -> None:
         """Discards what was read ahead: its memory is needed."""
-        self._spare += self._readahead.discard()
-        self._reserved.clear()
+        for unit in self._readahead.discard():
+            self._forget(unit)
         self._reserve(-self._reserved_bytes)
 
     # ---- blocks
 
-    def _estimate(self, block: int) -> int:
-        """Estimates how many bytes a cached block takes."""
-        size = int(self._blocks.size_bytes[block])
-        if self._is_piece(size):
-            return _PIECE_BYTES + 8 * (int(self._blocks.count[block]) + 1)  # and the offset of each sample
-        return int(size * self._expansion_ratio) + _OVERHEAD_BYTES
+    def _estimate(self, unit: BlockUnit) -> int:
+        """Estimates how many bytes a cached unit takes."""
+        size = self._piece_bytes(unit.size_bytes)
+        if size:
+            return size + 8 * (int(self._blocks.count[unit.blocks].sum()) + 1)  # offsets of samples
+        return int(unit.size_bytes * self._expansion_ratio) + _OVERHEAD_BYTES
 
-    def _is_piece(self, size_bytes: int) -> bool:
-        """Whether a block of this size gets a piece of a slab."""
-        return self._framed and size_bytes + _OVERHEAD_BYTES <= _PIECE_BYTES and len(self._slot) >= _SLAB_BLOCKS
+    def _piece_bytes(self, size_bytes: int) -> int:
+        """Returns the size of the slab's piece for so many bytes; 0: they get none."""
+        needed = size_bytes + _OVERHEAD_BYTES
+        if not self._framed or needed > _PIECE_BYTES or len(self._slot) < _SLAB_PIECES:
+            return 0
+        return max(_SMALLEST_PIECE, 1 << (needed - 1).bit_length())
 
-    def _load(self, block: int) -> None:
-        estimate = self._estimate(block)
-        if block not in self._readahead and self._cached_bytes + self._reserved_bytes + estimate > self.limit_bytes:
+    def _load(self, unit: BlockUnit) -> None:
+        estimate = self._estimate(unit)
+        if unit not in self._readahead and self._cached_bytes + self._reserved_bytes + estimate > self.limit_bytes:
             self._cancel_readahead()
-            if self._cached_bytes + estimate > self.limit_bytes and not self._must_cache(block, estimate):
+            if self._cached_bytes + estimate > self.limit_bytes and not self._must_cache(unit, estimate):
+                self._forget(unit)
                 return
-        batch = self._read_block(block)
-        slot = self._free.pop() if self._free else len(self._pool)
-        self._pool.put(slot, batch)
-        self._slot[block] = slot
-        size = self._pool.size_in(slot)
+        batch = self._read_unit(unit)
+        if batch is None:  # a file is not as it was: the first that is read by itself says what is wrong
+            self._forget(unit)
+            for block in unit.blocks:
+                self._joined[block] = False
+                self._load(BlockUnit(block, int(self._blocks.size_bytes[block])))
+            return
+        unit.slot = self._free.pop() if self._free else len(self._pool)
+        self._pool.put(unit.slot, batch)
+        self._units.update(dict.fromkeys(unit.blocks, unit))
+        self._slot[unit.blocks] = unit.slot
+        if len(unit.blocks) > 1:
+            counts = self._blocks.count[unit.blocks]
+            self._row[unit.blocks] = np.cumsum(counts) - counts
+            self._has_rows = True
+        size = self._pool.size_in(unit.slot)
         self._cached_bytes += size
-        self._expansion_ratio = max(self._expansion_ratio, size / max(1, int(self._blocks.size_bytes[block])))
+        self._expansion_ratio = max(self._expansion_ratio, size / max(1, unit.size_bytes))
         self._meter.add_memory(size)
 
-    def _must_cache(self, block: int, estimate: int) -> bool:
+    def _must_cache(self, unit: BlockUnit, estimate: int) -> bool:
         """A compressed shard must be cached: its samples cannot be read one by one, as those of others can."""
-        shard = int(self._blocks.shard[block])
-        if self._shards.infos[shard].seekable:
+        shard = int(self._blocks.shard[unit.blocks[0]])
+        if self._shards.has(SEEKABLE, np.array([shard]))[0]:
             return False
         if self._cached_bytes + estimate <= self.packed_limit_bytes:
             return True
-        needed = sum(self._estimate(one) for one in self._users if not self._uncached[one])
+        in_use = np.flatnonzero((self._users > 0) & ~self._uncached)
+        needed = sum(self._estimate(BlockUnit(int(one), int(self._blocks.size_bytes[one]))) for one in in_use)
         raise InputError(
             f"{self._shards.paths[shard]}: a compressed file is kept in memory, decompressed, while its window is in "
             f"use: expected windows of at most {self.packed_limit_bytes:,} bytes, which limits(memory=…) leaves for "
@@ -188,26 +256,43 @@ class BlockCache:
             "shuffle(window=…), or decompress the file"
         )
 
-    def _drop(self, block: int) -> None:
-        slot = int(self._slot[block])
-        if slot < 0:
-            return
-        size = self._pool.size_in(slot)
-        self._pool.drop(slot)
-        self._free.append(slot)
-        self._slot[block] = -1
-        frames = self._frames.pop(block, None)
-        if frames is not None and len(frames._values) == _PIECE_BYTES:
-            self._spare.append(frames._values)
-        self._cached_bytes -= size
-        self._meter.add_memory(-size)
+    def _drop(self, unit: BlockUnit) -> None:
+        if unit.slot >= 0:
+            size = self._pool.size_in(unit.slot)
+            self._pool.drop(unit.slot)
+            self._free.append(unit.slot)
+            self._slot[unit.blocks] = unit.slot = -1
+            self._row[unit.blocks] = 0
+            self._cached_bytes -= size
+            self._meter.add_memory(-size)
+            self._forget(unit)
 
-    def _read_block(self, block: int) -> Batch:
+    def _forget(self, unit: BlockUnit) -> None:
+        for block in unit.blocks:
+            self._units.pop(block, None)
+        unit.estimate = 0
+        self._recycle(unit)
+
+    def _recycle(self, unit: BlockUnit) -> None:
+        memory, unit.memory = unit.memory, None
+        if memory is not None:
+            self._spare.setdefault(len(memory), []).append(memory)
+
+    def _read_unit(self, unit: BlockUnit) -> Batch | None:
+        """Returns None if files that were to be read together are not as they were."""
         if self._framed:
-            frames = self._frames[block] = self._read_frames(block)
-            return {_FRAMES: frames}
+            frames = self._read_frames(unit)
+            return None if frames is None else {_FRAMES: frames}
+        [block] = unit.blocks
+        if isinstance(self._readahead, DecodeAhead):
+            with self._meter.reading(unit.size_bytes):
+                ahead = self._readahead.take(unit)
+            self._reserve(-unit.estimate)
+            unit.estimate = 0
+            if ahead is not None:
+                return ahead
         shard, first, stop = self._range_of(block)
-        with self.use(shard) as opened, self._meter.reading(int(self._blocks.size_bytes[block])):
+        with self._shards.use(shard) as opened, self._meter.reading(unit.size_bytes):
             try:
                 return opened.read(first, stop, self._shards.schema(shard))
             except DataError:
@@ -217,54 +302,63 @@ class BlockCache:
         self.corrupt[block] = corrupt - first
         return batch
 
-    def _read_frames(self, block: int) -> BytesColumn:
-        shard, first, stop = self._range_of(block)
-        size = int(self._blocks.size_bytes[block])
-        memory = None
-        if block in self._readahead:
-            with self._meter.reading(size):
-                frames, memory = self._readahead.take(block)
-            self._reserve(-self._reserved.pop(block))
-            if frames is not None and self._decoder is not None:
+    def _read_frames(self, unit: BlockUnit) -> BytesColumn | None:
+        if unit in self._readahead:
+            with self._meter.reading(unit.size_bytes):
+                frames = self._readahead.take(unit)
+            self._reserve(-unit.estimate)
+            if unit.are_files and frames is not None:
+                return self._find_frames(unit, frames)
+            if isinstance(frames, BytesColumn) and self._decoder is not None:
                 return frames
-        with self.use(shard) as opened, self._meter.reading(size):
+        if unit.memory is None:
+            unit.memory = self._memory(unit.size_bytes)
+        if unit.are_files:
+            with self._meter.reading(unit.size_bytes):
+                memory = new_buffer(unit.size_bytes) if unit.memory is None else unit.memory
+                names, expected = self._shards.whole_files(self._blocks.shard[unit.blocks])
+                is_read = read_whole_files(names, expected, memory) == unit.size_bytes
+                return self._find_frames(unit, memory) if is_read else None
+        shard, first, stop = self._range_of(unit.blocks[0])
+        with self._shards.use(shard) as opened, self._meter.reading(unit.size_bytes):
             assert isinstance(opened, FramedShard)
-            if self._decoder is None:
+            self._decoder = self._decoder or opened.frames_decoder(self._shards.schema(shard))
+            return opened.frames(first, stop, unit.memory)
+
+    def _find_frames(self, unit: BlockUnit, memory: Any) -> BytesColumn | None:
+        """Returns the samples of whole files in memory. None: they are not where they were."""
+        if self._decoder is None:
+            shard = int(self._blocks.shard[unit.blocks[0]])
+            with self._shards.use(shard) as opened:
+                assert isinstance(opened, FramedShard)
                 self._decoder = opened.frames_decoder(self._shards.schema(shard))
-            return opened.frames(first, stop, self._memory(size) if memory is None else memory)
+        counts, sizes = self._blocks.count[unit.blocks], self._blocks.size_bytes[unit.blocks]
+        start = front_of(memory, 0)
+        offsets = self._decoder.find(memory, start, unit.size_bytes, int(counts.sum()))
+        if offsets is None or (offsets[np.cumsum(counts)] != start + np.cumsum(sizes)).any():
+            return None
+        return BytesColumn(memory, offsets)
 
     def _range_of(self, block: int) -> tuple[int, int, int]:
         blocks = self._blocks
         return int(blocks.shard[block]), int(blocks.first[block]), int(blocks.first[block] + blocks.count[block])
 
-    @contextmanager
-    def use(self, shard: int) -> Iterator[Shard]:
-        """Opens a shard for a while. Files that are open for reading ahead give way to it."""
-        with ExitStack() as stack:
-            try:
-                opened = stack.enter_context(self._shards.use(shard))
-            except InputError:
-                if not self._readahead.finish():
-                    raise
-                opened = stack.enter_context(self._shards.use(shard))
-            yield opened  # errors pass through the shard set, which names the file as the user did
-
     def _memory(self, size_bytes: int) -> Any:
-        """Returns memory for a block's frames: a spare piece, or one of a new slab. None: the block is too large.
+        """Returns memory for frames: a spare piece, or one of a new slab. None: they are too many.
 
         A slab is so large that the kernel gives it in large pages: small ones cost as much as reading into them.
         """
-        if not self._is_piece(size_bytes):
-            if (
-                self._cached_bytes + self._reserved_bytes + size_bytes + len(self._spare) * _PIECE_BYTES
-                > self.limit_bytes
-            ):
+        size = self._piece_bytes(size_bytes)
+        if not size:
+            spare_bytes = sum(one * len(pieces) for one, pieces in self._spare.items())
+            if self._cached_bytes + self._reserved_bytes + size_bytes + spare_bytes > self.limit_bytes:
                 self._spare.clear()  # such a block cannot use them, and they must not add to it
             return None
-        if not self._spare:
-            slab = np.empty(_SLAB_BLOCKS * _PIECE_BYTES, np.uint8)
-            self._spare = [slab[at : at + _PIECE_BYTES] for at in range(0, len(slab), _PIECE_BYTES)]
-        return self._spare.pop()
+        spare = self._spare.setdefault(size, [])
+        if not spare:
+            slab = np.empty(_SLAB_PIECES * size, np.uint8)
+            spare += [slab[at : at + size] for at in range(0, len(slab), size)]
+        return spare.pop()
 
     def close(self) -> None:
         """Releases everything."""
@@ -274,8 +368,8 @@ class BlockCache:
         self._pool = RowPool()
         self._slot[:] = -1
         self._windows.clear()
-        self._users.clear()
-        self._frames.clear()
+        self._users[:] = 0
+        self._units.clear()
         self._spare.clear()
 
 
@@ -289,10 +383,10 @@ class BlockCache:
 class _Request(NamedTuple):
     number: int
     size_bytes: int
-    shard: PlacedShard
-    samples: tuple[int, int]  # from the first to after the last
     memory: Any
-    keeps_open: ExitStack  # the shard
+    shard: PlacedShard | None = None  # None: whole files
+    samples: tuple[int, int] = (0, 0)  # from the first to after the last
+    keeps_open: ExitStack = ExitStack()  # the shard
 
 
 class Readahead:
@@ -301,32 +395,39 @@ class Readahead:
     def __init__(self, shards: ShardSet, blocks: Blocks) -> None:
         self._shards, self._blocks = shards, blocks
         self._reader: Any = None
-        self._requests: dict[int, _Request] = {}
-        self._read: dict[int, tuple[BytesColumn | None, Any]] = {}
+        self._requests: dict[BlockUnit, _Request] = {}
+        self._read: dict[BlockUnit, Any] = {}
         self._max_requests = shards.spare if readahead is not None else 0
 
-    def __contains__(self, block: object) -> bool:
-        return block in self._requests or block in self._read
+    def __contains__(self, unit: object) -> bool:
+        return unit in self._requests or unit in self._read
 
     @property
     def has_room(self) -> bool:
         return len(self._requests) < self._max_requests
 
-    def request(self, block: int, memory: Any) -> bool:
-        """Begins to read a block into `memory`. Returns False if that is not possible."""
-        first, count = int(self._blocks.first[block]), int(self._blocks.count[block])
+    def request(self, unit: BlockUnit, memory: Any) -> bool:
+        """Begins to read a unit into `memory`. Returns False if that is not possible."""
+        if not self._start():
+            return False
+        if unit.are_files:
+            names, expected = self._shards.whole_files(self._blocks.shard[unit.blocks])
+            number = self._reader.begin_files(names, expected, memory, front_of(memory, 0))
+            self._requests[unit] = _Request(number, unit.size_bytes, memory)
+            return True
+        first, count = int(self._blocks.first[unit.blocks[0]]), int(self._blocks.count[unit.blocks[0]])
         with ExitStack() as keeps_open:
             try:
-                shard = keeps_open.enter_context(self._shards.use(int(self._blocks.shard[block])))
+                shard = keeps_open.enter_context(self._shards.use(int(self._blocks.shard[unit.blocks[0]])))
                 fill = shard.fill(first, first + count, memory) if isinstance(shard, PlacedShard) else None
-                if fill is None or not self._start():
+                if fill is None:
                     return False
                 number = self._reader.begin(fill.fd, fill.offset, memory, fill.first, fill.size)
             except HoldfastError:
                 return False  # reading it raises the same error later
+            assert isinstance(shard, PlacedShard)
             samples = (first, first + count)
-            kept = keeps_open.pop_all()
-            self._requests[block] = _Request(number, fill.size, shard, samples, memory, kept)  # type: ignore[arg-type]
+            self._requests[unit] = _Request(number, fill.size, memory, shard, samples, keeps_open.pop_all())
         return True
 
     def _start(self) -> bool:
@@ -337,33 +438,34 @@ class Readahead:
                 self._max_requests = 0
         return self._reader is not None
 
-    def take(self, block: int) -> tuple[BytesColumn | None, Any]:
-        """Waits for a block; returns its frames, and the memory they are in. None: not all of it could be read; reading
-        it again says why."""
-        return self._read.pop(block) if block in self._read else self._wait_for(self._requests.pop(block))
+    def take(self, unit: BlockUnit) -> Any:
+        """Waits for a unit; returns its frames, or the memory that its whole files are in. None: not all of it could be
+        read; reading it again says why."""
+        return self._read.pop(unit) if unit in self._read else self._wait_for(self._requests.pop(unit))
 
-    def _wait_for(self, request: _Request) -> tuple[BytesColumn | None, Any]:
+    def _wait_for(self, request: _Request) -> Any:
         with request.keeps_open:
             try:
                 is_complete = self._reader.take(request.number) == request.size_bytes
             except OSError:
                 is_complete = False
-            frames = request.shard.filled(*request.samples, request.memory) if is_complete else None
-            return frames, request.memory
+            if not is_complete:
+                return None
+            return request.memory if request.shard is None else request.shard.filled(*request.samples, request.memory)
 
     def finish(self) -> bool:
         """Waits for all requests, and releases their files. Returns False if there were none."""
         had_some = bool(self._requests)
         while self._requests:
-            block, request = self._requests.popitem()
-            self._read[block] = self._wait_for(request)
+            unit, request = self._requests.popitem()
+            self._read[unit] = self._wait_for(request)
         return had_some
 
-    def discard(self) -> list[Any]:
-        """Waits for all requests; returns the memory of all that was read ahead."""
+    def discard(self) -> list[BlockUnit]:
+        """Waits for all requests; returns all that was read ahead."""
         self.finish()
         read, self._read = self._read, {}
-        return [memory for _, memory in read.values()]
+        return list(read)
 
     def close(self) -> None:
         """Waits for the block that is being read; the others are not begun. Safe to call twice."""
@@ -374,3 +476,32 @@ class Readahead:
             with suppress(HoldfastError):  # the shard has changed; nobody uses what was read of it
                 self._requests.popitem()[1].keeps_open.close()
         self._read.clear()
+
+
+def read_whole_files(names: bytes, expected: Ints, memory: Any) -> int:
+    """Reads files one after another into memory, as long as they are as expected: each has a size and an mtime. Returns
+    how many bytes it read. `names`: each is ended by a 0."""
+    start = front_of(memory, 0)
+    read_files: Any = getattr(readahead, "read_files", None)
+    if read_files is not None:
+        try:
+            return int(read_files(names, expected, memory, start))
+        except OSError:
+            return -1
+    view, at = memoryview(memory), start
+    for name, (size, mtime_ns) in zip(names.split(b"\0"), expected.reshape(-1, 2).tolist(), strict=False):
+        try:
+            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            return -1
+        try:
+            info = os.fstat(fd)
+            is_same = (info.st_size, info.st_mtime_ns) == (size, mtime_ns)
+            if not is_same or fill_from(fd, os.fsdecode(name), 0, view[at : at + size]) < size:
+                return -1
+        except InputError:
+            return -1
+        finally:
+            os.close(fd)
+        at += size
+    return at - start

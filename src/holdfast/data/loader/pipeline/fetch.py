@@ -19,7 +19,7 @@ from ...formats.columns import Batch, Ints, rows_of, split_batch, split_samples
 from ...formats.gather import empty_batch, gather_rows
 from ..order.blocks import Blocks, SamplePositions
 from ..order.sharding import Order, Step, StepRange
-from ..sources.catalog import ShardSet
+from ..sources.catalog import FILES, SINGLE, ShardSet
 from .block_cache import BlockCache
 from .run_context import RunContext, Sample, WorkItem
 from .sample_cache import CachedSamples, SampleCache
@@ -61,11 +61,9 @@ class Fetcher:
 
     def _find_uncached(self, blocks: Blocks) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Finds blocks whose samples are best read one by one, when their turn comes."""
-        single, apart = np.zeros((2, len(self._shards)), np.bool_)
-        for shard in np.unique(blocks.shard).tolist():
-            single[shard], apart[shard] = self._shards.infos[shard].single, self._shards.infos[shard].is_files
         large = blocks.size_bytes >= _LARGE_BYTES * self._order.block_samples
-        return large & single[blocks.shard] | apart[blocks.shard] | self._all_cached
+        single, apart = (self._shards.has(flag, blocks.shard) for flag in (SINGLE, FILES))
+        return large & single | apart | self._all_cached
 
     # ---- steps
 
@@ -190,7 +188,7 @@ class Fetcher:
         return gather_rows(sources, which, row)
 
     def _read_samples(self, shard: int, numbers: Ints) -> tuple[Batch, Ints]:
-        with self._block_cache.use(shard) as opened, self._meter.reading(_sum_bytes(opened, numbers)):
+        with self._shards.use(shard) as opened, self._meter.reading(_sum_bytes(opened, numbers)):
             try:
                 return opened.read_rows(numbers, self._shards.schema(shard)), numbers[:0]
             except DataError:

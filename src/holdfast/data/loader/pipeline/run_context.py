@@ -254,7 +254,7 @@ class MemoryBudget:
 
 
 def _resident_bytes() -> int:
-    """Returns 0 where the system does not tell."""
+    """Returns 0 if /proc is unreadable."""
     try:
         return int(REAL.read_text("/proc/self/statm").split()[1]) * mmap.PAGESIZE
     except OSError:

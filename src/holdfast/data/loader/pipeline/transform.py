@@ -6,10 +6,11 @@ user's functions raise: what failed comes back as a Failure, so that the message
 
 from __future__ import annotations
 
+import random
 import traceback
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -20,9 +21,10 @@ from ....errors import HoldfastError
 from ....schema import Schema
 from ...formats.columns import Batch, Ints, map_leaves, rows_of, split_samples
 from ...formats.gather import empty_batch, gather_rows
+from ...formats.images import ImageColumn
 from ..options import Collate, Function
 from ..order.shuffle import key_of
-from .collate import collate, pad_columns
+from .collate import SlotPool, Slots, collate, pad_columns
 from .run_context import Sample, WorkItem
 
 ReportSample = Callable[[int], None]  # called with the row that is worked on; -1: the whole batch
@@ -76,6 +78,7 @@ class Transform:
     pad_value: float = 0
     schema: Schema | None = None
     mapped: bool = True
+    slots: SlotPool = field(default_factory=SlotPool, compare=False)
 
     @property
     def name(self) -> str:
@@ -104,6 +107,16 @@ class TransformRun:
         self._samples: list[Any] = (split_samples(rows) if isinstance(rows, dict) else rows) if self._numbered else []
         self._results: list[Any] = [None] * len(self._samples)
         self._left = deque(range(len(self._samples)))
+        self._slots = self._make_slots() if transform.makes_batch and self._samples else {}
+
+    def _make_slots(self) -> dict[int, Slots]:
+        """Makes the arrays of the batch that functions write into, by their numbers."""
+        images = [(number, one.function) for number, one in self._numbered if isinstance(one.function, ImageColumn)]
+        return {
+            number: self._transform.slots.take((len(self._samples), *image.resize.shape), image.resize.dtype)
+            for number, image in images
+            if image.resize is not None
+        }
 
     def run(self) -> None:
         """Runs the functions of samples until no sample is left to begin."""
@@ -125,7 +138,7 @@ class TransformRun:
         """Returns what is left of a sample, None if it was filtered out, or why a function failed."""
         for number, function in self._numbered:
             try:
-                result = function.function(sample, self._rng(row)) if function.random else function.function(sample)
+                result = self._call(number, function, row, sample)
                 if function.kind == "filter":
                     if not result:
                         return None
@@ -134,6 +147,14 @@ class TransformRun:
             except Exception as error:  # noqa: BLE001 - whatever it is, it is reported with the sample
                 return _failure(row, number, error)
         return sample
+
+    def _call(self, number: int, function: Function, row: int, sample: Sample) -> Any:
+        if isinstance(function.function, ImageColumn):
+            # Not the generator of map(random=True), whose draws would be those of the crop; and quicker to make.
+            rng = random.Random(self._key(row, "crop")) if function.random else None
+            slots = self._slots.get(number)
+            return function.function(sample, rng, None if slots is None else slots.row(row))
+        return function.function(sample, self._rng(row)) if function.random else function.function(sample)
 
     def finish(self) -> TransformResult:
         """Does what concerns all rows together, after the functions of samples."""
@@ -199,12 +220,13 @@ class TransformRun:
         return self._transform.functions[failure.function].on_error == "raise"
 
     def _rng(self, row: int) -> np.random.Generator:
-        """Seeds a generator by seed, epoch and sample: the same in every layout of ranks and workers."""
+        return np.random.default_rng(self._key(row))
+
+    def _key(self, row: int, *use: str) -> int:
+        """Hashes seed, epoch and sample: the same in every layout of ranks and workers."""
         seed, epoch = self._transform.seed, self._item.epoch
         shards, records = self._item.samples
-        return np.random.default_rng(
-            key_of(seed, epoch, shards[row], records[row]) if len(shards) else key_of(seed, epoch)
-        )
+        return key_of(seed, epoch, shards[row], records[row], *use) if len(shards) else key_of(seed, epoch, *use)
 
 
 def _check_sample(result: Any) -> Sample:

@@ -1,38 +1,54 @@
-"""The shards of a dataset: what each is, learned by opening it once, and open files for reading them.
+"""The shards of a dataset: what each is, and open files for reading them.
 
-A Catalog holds no file: it can be kept, pickled and shared. A ShardSet reads the shards of one or more catalogs, with
-open files within one budget.
+What a shard is, is learned by opening it once; the index of its folder knows it from then on, as long as the file does
+not change. A Catalog holds no file: it can be kept, pickled and shared. A ShardSet reads the shards of one or more
+catalogs, with open files within one budget.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import cache
+from itertools import chain
 from time import monotonic
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ...._util.atomic import FileStamp
-from ....errors import CorruptError, DataError, DecodeError, HoldfastError, InputError, SchemaError, UnfinishedError
+from ....errors import (
+    CorruptError,
+    DataError,
+    DecodeError,
+    HoldfastError,
+    InputError,
+    SchemaError,
+    UnfinishedError,
+    WriteError,
+)
 from ....procfs.locks import writers_of
 from ....schema import Column, Ragged, Schema, check_schema
+from ...formats import folder_index
 from ...formats.base import (
     FramedShard,
     GivenSchema,
     Lacking,
+    PlacedShard,
     Problem,
     Shard,
     find_lacking,
 )
 from ...formats.columns import Ints
+from ...formats.folder_index import NO_BLOCKS, Entry, FileKey, await_tick
 from ...formats.registry import find_format, open_shard
-from ...inputs import SourceSpec
+from ...inputs import SourceSpec, is_url, stat_file
 from ..options import OnCorrupt
-from ..order.blocks import Blocks, cut_shard, join_blocks
+from ..order.blocks import Blocks, cut_shard
 from ..stats import SkippedSample
 from .download_cache import DownloadCache
 from .file_pool import FilePool, PoolStats, find_budget, is_emfile
@@ -47,44 +63,45 @@ Columns = dict[str, Column]
 
 _SCAN_THREADS = 4
 _ALONE_S = 0.03  # scanning takes so long before threads are started
+_SCANNED_TOGETHER = 4096  # shards that are handed to the threads at once
 _TRIES = 3
 _COMPARED = 32  # shards whose schema is inferred; it takes milliseconds, so of many shards only some, evenly spread
 
-_LOOKED = 10_000  # samples in which a list must appear; in each of many shards, a hundredth of them
+_SCANNED = 10_000  # samples in which a list must appear; in each of many shards, a hundredth of them
 
 _ONE_SCHEMA = "Give a schema that says how to read both"
 _OTHER_VERSION = "its store has another version of it now"
 
 
-@dataclass(frozen=True, slots=True)
-class ShardInfo:
-    """What is known of a shard without opening it.
+# What is known of a shard without opening it. Columns, because there may be a million of them.
+#
+# size, mtime_ns: of the file when it was looked at; of small files, their sum and 0
+# SEEKABLE:       not compressed; else it is best read from start to end
+# SINGLE:         one sample can be read for the price of its own bytes
+# FRAMED:         samples can be read undecoded
+# FILES:          every sample is a file of its own, so reading them together gains nothing
+# WHOLE:          the samples are all that a plain local file has, so that it can be read without opening a Shard
+TABLE = np.dtype([("size", "<i8"), ("mtime_ns", "<i8"), ("count", "<i8"), ("flags", "<u4")])
+SEEKABLE, SINGLE, FRAMED, FILES, WHOLE = 1, 2, 4, 8, 16
 
-    local:       the file that was opened: a copy, if `path` is a URL
-    stamp:       of that file, before it was opened
-    seekable:    False: compressed, and best read from start to end
-    single:      one sample can be read for the price of its own bytes
-    framed:      samples can be read undecoded
-    is_files:    every sample is a file of its own, so reading them together gains nothing
-    repair_map:  the readable samples, if the shard is corrupt
-    """
 
-    path: str
-    local: str
-    stamp: FileStamp
-    count: int
-    size_bytes: int
-    seekable: bool
-    single: bool
-    framed: bool
-    is_files: bool
-    blocks: Blocks
-    repair_map: RepairMap | None = None
+class _Scanned(NamedTuple):
+    """What opening a shard told. `key`: the version of the file that was opened, if that is known."""
+
+    size: int
+    mtime_ns: int
+    samples: int
+    flags: int
+    blocks: Ints = NO_BLOCKS
+    local: str = ""  # the file that was opened: a copy, if the shard is a URL
+    key: FileKey | None = None
+    places: bytes = b""
+    repair_map: RepairMap | None = None  # the readable samples, if the shard is corrupt
     losses: tuple[SkippedSample, ...] = ()
 
 
 class Catalog:
-    """The shards of `specs`, in that order. Making it opens each of them once, a few at a time.
+    """The shards of `specs`, in that order. Making it opens each of them that no index knows once, a few at a time.
 
     schema: the columns to be read, which the first sample of every shard is tried with. Without one all shards must
             have the columns that the first one has.
@@ -115,29 +132,27 @@ class Catalog:
         if not specs:
             raise InputError("expected at least one shard, got none")
         self.paths = [spec.path for spec in specs]
-        self._specs = list(specs)
-        self._numbers = {path: number for number, path in enumerate(self.paths)}
         self._given = None if schema is None else check_schema(schema)
         self._cache = cache
         self._directory = os.getcwd() if directory is None else directory
         self._verify, self._labels, self._allow_external = verify, labels_from_folders, allow_external
         self._on_corrupt, self._max_corrupt, self._keep_doubtful = on_corrupt, max_corrupt, keep_doubtful
         self._files_shards: dict[int, Shard] = {}  # these hold no descriptor, and their list of files is slow to make
+        self._copies: dict[int, str] = {}  # of URLs
+        self._repair_maps: dict[int, RepairMap] = {}
+        self.losses: list[SkippedSample] = []  # the corrupt records that were found when the shards were opened
         columns = (self._given or {}).items()
         self._unseen: Columns = {name: one for name, one in columns if isinstance(one, Ragged) and one.default is None}
-        self._looked = 0
-        self.shards: list[ShardInfo] = self._scan(progress)
+        self._scanned = 0
+        self.table = np.zeros(len(specs), TABLE)
+        self.blocks = _Scan(self, specs, progress).run()  # of all shards, in order
         if self._first is None:
             names = ", ".join(self.paths[:4]) + (", …" if len(self) > 4 else "")
             why = f"; {self.losses[0]}" if self.losses else ""
             raise InputError(f"expected samples, got none in all {len(self):,} shards: {names}{why}")
-        if self._unseen:
-            lacking = Lacking(self._unseen, self._looked, self._keys)
-            raise lacking.error("If only a few have it, or none must, give the column default=[]")
         self.schema: Columns = self._first[1]
-        self.counts: list[int] = [shard.count for shard in self.shards]
-        self.sizes_bytes: list[int] = [shard.size_bytes for shard in self.shards]
-        self.blocks: Blocks = join_blocks(shard.blocks for shard in self.shards)  # of all shards, in order
+        self.counts: list[int] = self.table["count"].tolist()
+        self.sizes_bytes: list[int] = self.table["size"].tolist()
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -147,14 +162,9 @@ class Catalog:
         return sum(self.counts)
 
     @property
-    def losses(self) -> list[SkippedSample]:
-        """The corrupt records that were found when the shards were opened."""
-        return [loss for shard in self.shards for loss in shard.losses]
-
-    @property
     def framed(self) -> str | None:
         """Which CRCs are checked, if all samples can be read undecoded."""
-        return self._verify if all(shard.framed for shard in self.shards) else None
+        return self._verify if (self.table["flags"] & FRAMED).all() else None
 
     # ---- reading
 
@@ -163,129 +173,118 @@ class Catalog:
         if self._cache is None:
             return FilePool(self._reopen, open_files)
         # An evicted copy takes up space as long as it is open.
-        return FilePool(self._reopen, open_files, size_of=self._copy_bytes, most_bytes=self._cache.most_bytes)
-
-    def _copy_bytes(self, path: str) -> int:
-        number = self._numbers[path]
-        return self.shards[number].size_bytes if self._specs[number].is_remote else 0
+        sizes = {self.paths[number]: self.sizes_bytes[number] for number in self._copies}
+        size_of, max_bytes = (lambda path: sizes.get(path, 0)), self._cache.max_bytes
+        return FilePool(self._reopen, open_files, size_of=size_of, max_bytes=max_bytes)
 
     @contextmanager
-    def use(self, number: int, pool: FilePool[Shard]) -> Iterator[Shard]:
-        """Yields shard `number`, open at least until the end of the block."""
+    def use(self, number: int, pool: FilePool[Shard], give_way: Callable[[], bool] = lambda: False) -> Iterator[Shard]:
+        """Yields shard `number`, open at least until the end of the block. `give_way` closes files that are open for
+        later, and returns whether there were some."""
         if number in self._files_shards:
             yield self._files_shards[number]
             return
         with self._naming_url(number):
             self._touch_copy(number)
-            with pool.use(self.paths[number]) as shard:
+            path = self.paths[number]
+            try:
+                entry, shard = pool.take(path, number)
+            except InputError:
+                if not give_way():
+                    raise
+                entry, shard = pool.take(path, number)
+            try:
                 try:
                     yield shard
                 except DataError:
                     self._check_unchanged(number, shard)
                     raise
                 self._check_unchanged(number, shard)
+            finally:
+                pool.release(entry)
 
     def _check_unchanged(self, number: int, shard: Shard) -> None:
         """Raises a CorruptError if a shard was written to since the scan. Most data have no checksums: HDF5 reads what
         was truncated meanwhile as zeros."""
-        then, now = self.shards[number].stamp, shard.stamp()
-        if now is not None and now.as_dict() != then.as_dict():
-            raise changed(self.paths[number], stamp_difference(then, now))
+        now = shard.stamp()
+        if now is not None:
+            self._compare(number, now)
 
-    def _reopen(self, path: str) -> Shard:
+    def _compare(self, number: int, now: FileStamp) -> None:
+        size, mtime_ns = int(self.table["size"][number]), int(self.table["mtime_ns"][number])
+        if (now.size, now.mtime_ns) != (size, mtime_ns):
+            raise changed(self.paths[number], size_difference(size, now.size))
+
+    def _reopen(self, path: str, number: int) -> Shard:
         """Opens a shard again. Raises CorruptError if it has changed since the scan."""
-        number = self._numbers[path]
-        info = self.shards[number]
-        if self._specs[number].is_remote:
-            is_here = os.path.exists(info.local)
-            shard = self._open(info.local, info.repair_map) if is_here else self._open_copy(path, info.repair_map)
-            how = _OTHER_VERSION if shard.path != info.local else ""
+        repair_map, count, how = self._repair_maps.get(number), self.counts[number], ""
+        if number in self._copies:
+            local = self._copies[number]
+            is_here = os.path.exists(local)
+            shard = self._open(local, repair_map) if is_here else self._open_copy(path, repair_map)
+            how = _OTHER_VERSION if shard.path != local else ""
         else:
-            stamp = FileStamp.of(self._now_at(path))
-            if stamp.as_dict() != info.stamp.as_dict():
-                raise changed(path, stamp_difference(info.stamp, stamp))
-            shard, how = self._open(path, info.repair_map), ""
-        if not how and len(shard) != info.count:
-            how = f"it had {info.count:,} samples then, and has {len(shard):,} now"
+            self._compare(number, FileStamp.of(self._now_at(path)))
+            shard = self._open(path, repair_map)
+        if not how and len(shard) != count:
+            how = f"it had {count:,} samples then, and has {len(shard):,} now"
         if how:
             shard.close()
             raise changed(path, how)
         return shard
 
+    def whole_files(self, numbers: Sequence[int]) -> list[bytes]:
+        """Returns where files that are WHOLE are."""
+        try:
+            is_here = os.getcwd() == self._directory
+        except FileNotFoundError:  # it was deleted
+            is_here = False
+        paths = [self.paths[number] for number in numbers]
+        return [os.fsencode(path if is_here else os.path.join(self._directory, path)) for path in paths]
+
     def _touch_copy(self, number: int) -> None:
         """Keeps the cache from evicting a copy in use. A compressed one is opened by name for every read."""
-        if self._cache is None or not self._specs[number].is_remote:
+        if self._cache is None or number not in self._copies:
             return
-        info = self.shards[number]
-        is_here = self._cache.touch(info.local)
-        if not is_here and not info.seekable and self._cache.fetch(info.path) != info.local:
-            raise changed(info.path, _OTHER_VERSION)
+        local, seekable = self._copies[number], self.table["flags"][number] & SEEKABLE
+        is_here = self._cache.touch(local)
+        if not is_here and not seekable and self._cache.fetch(self.paths[number]) != local:
+            raise changed(self.paths[number], _OTHER_VERSION)
 
     # ---- the scan
 
-    def _scan(self, progress: OnProgress | None) -> list[ShardInfo]:
-        found: list[ShardInfo] = []
-        lost = 0
-
-        def add(info: ShardInfo) -> None:
-            nonlocal lost
-            found.append(info)
-            for loss in info.losses:
-                lost += 1
-                if lost > self._max_corrupt:
-                    raise too_many_losses(loss, self._max_corrupt)
-            if progress:
-                progress(len(found), len(self))
-
-        with FilePool(self._open, _SCAN_THREADS) as pool:
-            # One after the other up to the first shard with samples, which the others are compared with. Then a little
-            # longer: a few files on a disk are scanned before threads could start.
-            begun = monotonic()
-            while len(found) < len(self) and (self._first is None or monotonic() - begun < _ALONE_S):
-                add(self._scan_shard(len(found), pool))
-            if len(found) == len(self):
-                return found
-            threads = ThreadPoolExecutor(self._scan_threads(found), "holdfast-scan")
-            try:
-                for info in threads.map(lambda number: self._scan_shard(number, pool), range(len(found), len(self))):
-                    add(info)
-            finally:
-                threads.shutdown(cancel_futures=True)
-        return found
-
-    def _scan_threads(self, found: list[ShardInfo]) -> int:
-        """Returns 1 where the cache holds so few copies that parallel downloads would evict each other."""
-        size_bytes = max(info.size_bytes for info in found)
-        is_small = self._cache is not None and self._cache.most_bytes < 2 * _SCAN_THREADS * size_bytes
-        return 1 if is_small else _SCAN_THREADS
-
-    def _scan_shard(self, number: int, pool: FilePool[Shard]) -> ShardInfo:
-        spec = self._specs[number]
+    def _scan_shard(self, number: int, spec: SourceSpec) -> _Scanned:
         if self._on_corrupt == "raise" or spec.is_files:
-            return self._scan_intact(number, pool)
+            return self._scan_intact(number, spec)
         try:
-            return self._scan_intact(number, pool)
+            return self._scan_intact(number, spec)
         except (DataError, InputError) as error:
-            if not self._is_in_file(number, error):
+            if not self._is_in_file(spec, error):
                 raise
             with self._naming_url(number):
-                return self._scan_corrupt(number, self._download(spec.path) if spec.is_remote else spec.path, error)
+                return self._scan_corrupt(
+                    number, spec, self._download(spec.path) if spec.is_remote else spec.path, error
+                )
 
-    def _scan_intact(self, number: int, pool: FilePool[Shard]) -> ShardInfo:
-        spec = self._specs[number]
+    def _scan_intact(self, number: int, spec: SourceSpec) -> _Scanned:
         if spec.is_files:
             shard = self._files_shards[number] = open_files_shard(spec, self._now_at(spec.path), self._labels)
-            return self._info_of(number, shard, FileStamp(shard.bytes_of(0, len(shard)), 0, 0, 0))
+            return self._describe(number, shard, FileStamp(shard.bytes_of(0, len(shard)), 0, 0, 0))
         if spec.is_remote:
             with self._naming_url(number), self._open_copy(spec.path) as shard:
-                return self._info_of(number, shard, FileStamp.of(shard.path))
-        stamp = FileStamp.of(self._now_at(spec.path))
-        with pool.use(spec.path) as shard:
-            return self._info_of(number, shard, stamp)
+                info = stat_file(shard.path)
+                found = self._describe(number, shard, FileStamp.of(shard.path))
+                return found._replace(local=shard.path, key=info, flags=found.flags & ~WHOLE)
+        local = self._now_at(spec.path)
+        key = stat_file(local)
+        with self._open(spec.path) as shard:
+            found = self._describe(number, shard, FileStamp(key.size, key.mtime_ns, 0, key.inode))
+        is_same = key == stat_file(local) and not self._allow_external
+        return found._replace(key=key if is_same else None)
 
-    def _scan_corrupt(self, number: int, local: str, error: HoldfastError) -> ShardInfo:
+    def _scan_corrupt(self, number: int, spec: SourceSpec, local: str, error: HoldfastError) -> _Scanned:
         """Finds the readable samples of a corrupt shard; there may be none."""
-        path = self.paths[number]
+        copy = local if spec.is_remote else ""
         try:
             stamp = FileStamp.of(self._now_at(local))
             open_damaged = find_format(self._now_at(local)).open_damaged
@@ -294,35 +293,25 @@ class Catalog:
                     self._now_at(local),
                     verify=self._verify,
                     salvage=self._on_corrupt == "salvage",
-                    most=self._max_corrupt + 1,
+                    maximum=self._max_corrupt + 1,
                     keep_doubtful=self._keep_doubtful,
                 )
                 with repaired:
-                    info = self._info_of(number, repaired, stamp)
-                losses = losses_in_shard(path, repaired.layout.problems)
-                return replace(info, repair_map=repaired.layout, losses=losses)
+                    found = self._describe(number, repaired, stamp)
+                losses = losses_in_shard(spec.path, repaired.layout.problems)
+                return found._replace(
+                    local=copy, places=b"", repair_map=repaired.layout, losses=losses, flags=found.flags & ~WHOLE
+                )
         except (DataError, InputError) as worse:
-            if not self._is_in_file(number, worse):
+            if not self._is_in_file(spec, worse):
                 raise
             error = worse
         size_bytes = os.path.getsize(local) if os.path.exists(local) else 0
-        return ShardInfo(
-            path=path,
-            local=local,
-            stamp=FileStamp(size_bytes, 0, 0, 0),
-            count=0,
-            size_bytes=size_bytes,
-            seekable=True,
-            single=False,
-            framed=True,
-            is_files=False,
-            blocks=join_blocks([]),
-            losses=(loss_of_shard(path, local, size_bytes, error),),
-        )
+        loss = loss_of_shard(spec.path, local, size_bytes, error)
+        return _Scanned(size_bytes, 0, 0, SEEKABLE | FRAMED, local=copy, losses=(loss,))
 
-    def _is_in_file(self, number: int, error: HoldfastError) -> bool:
+    def _is_in_file(self, spec: SourceSpec, error: HoldfastError) -> bool:
         """Whether the file itself is at fault. An InputError of a URL is the store's or the cache's."""
-        spec = self._specs[number]
         return is_corruption(error, spec.path) and not (spec.is_remote and isinstance(error, InputError))
 
     def _open(self, path: str, repair_map: RepairMap | None = None) -> Shard:
@@ -340,27 +329,21 @@ class Catalog:
             is_same = False
         return path if is_same else os.path.join(self._directory, path)
 
-    def _info_of(self, number: int, shard: Shard, stamp: FileStamp) -> ShardInfo:
+    def _describe(self, number: int, shard: Shard, stamp: FileStamp) -> _Scanned:
         if len(shard):
             self._check_columns(number, shard)
-        return ShardInfo(
-            path=self.paths[number],
-            local=shard.path,
-            stamp=stamp,
-            count=len(shard),
-            size_bytes=stamp.size,
-            seekable=shard.seekable,
-            single=shard.seekable and shard.rows_per_chunk == 1,
-            framed=isinstance(shard, FramedShard),
-            is_files=self._specs[number].is_files,
-            blocks=_cut_blocks(number, shard),
-        )
+        flags = SEEKABLE * shard.seekable | SINGLE * (shard.seekable and shard.rows_per_chunk == 1)
+        flags |= _flags_of(type(shard)) | FILES * (number in self._files_shards)
+        cut = _cut_blocks(number, shard)
+        blocks = np.stack([cut.first, cut.count, cut.size_bytes])
+        places = getattr(shard, "places", b"")
+        return _Scanned(stamp.size, stamp.mtime_ns, len(shard), flags, blocks, places=places)
 
     def _check_columns(self, number: int, shard: Shard) -> None:
         """Reads the first sample with the given schema, or compares the columns with those of the first shard."""
         path = self.paths[number]
         if self._unseen:
-            self._look_for_lists(shard)
+            self._find_lists(shard)
         if self._first is None:
             self._first = path, shard.schema if self._given is None else self._given
         first, expected = self._first
@@ -374,14 +357,14 @@ class Catalog:
         if self._given is None and number % max(1, len(self) // _COMPARED) == 0:
             _check_equal(first, expected, path, shard.schema)
 
-    def _look_for_lists(self, shard: Shard) -> None:
+    def _find_lists(self, shard: Shard) -> None:
         """Looks for the lists that no sample had so far. Threads look at the same time."""
         try:
-            lacking = find_lacking(shard, dict(self._unseen), max(_LOOKED - self._looked, _LOOKED // 100))
+            lacking = find_lacking(shard, dict(self._unseen), max(_SCANNED - self._scanned, _SCANNED // 100))
         except DataError:  # reading reports it
             self._unseen.clear()
             return
-        self._looked, self._keys = self._looked + lacking.looked, lacking.keys
+        self._scanned, self._keys = self._scanned + lacking.looked, lacking.keys
         for name in set(self._unseen) - set(lacking.columns):
             self._unseen.pop(name, None)
 
@@ -408,13 +391,22 @@ class Catalog:
         try:
             yield
         except (DataError, InputError) as error:
-            folder = str(self._cache.folder) if self._cache is not None and self._specs[number].is_remote else None
+            is_remote = self._cache is not None and is_url(self.paths[number])
+            folder = str(self._cache.folder) if is_remote and self._cache is not None else None
             if folder is None or folder not in str(error):
                 raise
             url = self.paths[number]
+            if folder is None or folder not in str(error) or str(error).startswith(url):
+                raise
             if isinstance(error, DataError):
                 raise type(error)(url, error.record, error.offset, error.reason, error.hint) from error
             raise InputError(f"{url}: {error}") from error
+
+
+@cache
+def _flags_of(kind: type) -> int:
+    """Returns what all shards of a class can do. Asking a protocol takes long."""
+    return FRAMED * issubclass(kind, FramedShard) | WHOLE * issubclass(kind, PlacedShard)
 
 
 def _cut_blocks(number: int, shard: Shard) -> Blocks:
@@ -442,6 +434,164 @@ def _check_equal(first: str, expected: Columns, path: str, got: Columns) -> None
             )
 
 
+def digest_of(columns: Columns, is_given: bool) -> int:
+    """Hashes the columns that the first sample of a shard was read with."""
+    text = repr([is_given, *(f"{name}={column!r}" for name, column in columns.items())])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") or 1
+
+
+class _Scan:
+    """Learns what every shard of a catalog is: from the indexes of their folders, or by opening it."""
+
+    def __init__(self, catalog: Catalog, specs: Sequence[SourceSpec], progress: OnProgress | None) -> None:
+        self._catalog, self._specs, self._progress = catalog, specs, progress
+        self._found: dict[int, _Scanned] = {}
+        self._is_known = np.zeros(len(specs), np.bool_)
+        self._known_blocks: list[tuple[Ints, Ints]] = []  # shards of the blocks, and the blocks
+        self._lost = 0
+
+    def run(self) -> Blocks:
+        catalog = self._catalog
+        for number in range(len(self._specs)):  # up to the first shard with samples, which others are compared with
+            if catalog._given is not None or catalog._first is not None:
+                break
+            self._add(number, catalog._scan_shard(number, self._specs[number]))
+        self._columns = digest_of((catalog._first or ("", catalog._given or {}))[1], catalog._given is not None)
+        folders: dict[str, list[int]] = {}
+        others = []
+        for number, spec in enumerate(self._specs):
+            if spec.is_files or spec.is_remote:
+                others.append(number)
+            else:
+                folders.setdefault(spec.path[: spec.path.rfind("/") + 1] or ".", []).append(number)
+        for folder, numbers in folders.items():
+            self._scan_folder(catalog._now_at(folder), numbers)
+        self._open_all([number for number in others if number not in self._found])
+        if others and catalog._cache is not None:
+            self._save(catalog._cache.folder, others)
+        self._check_seen()
+        return self._result()
+
+    def _scan_folder(self, folder: str, numbers: list[int]) -> None:
+        opened = [number for number in numbers if number in self._found]  # to learn the columns
+        missing = self._look_up(folder, [number for number in numbers if number not in self._found])
+        if not missing and all(self._is_stored(folder, number) for number in opened):
+            return
+        with folder_index.building(folder):
+            missing = self._look_up(folder, missing)  # another process may have built it meanwhile
+            try:
+                self._open_all(missing)
+            finally:
+                self._save(folder, [number for number in numbers if number in self._found])
+
+    def _is_stored(self, folder: str, number: int) -> bool:
+        key = self._found[number].key
+        name = os.fsencode(os.path.basename(self._specs[number].path))
+        return key is None or any(index.find(name, key) is not None for index in folder_index.load(folder))
+
+    def _look_up(self, folder: str, numbers: list[int]) -> list[int]:
+        """Takes over what the indexes of a folder know. Returns the shards that they do not know."""
+        for index in folder_index.load(folder) if numbers else ():
+            rows = index.find_all([self._specs[number].path.rpartition("/")[2] for number in numbers])
+            listed = chain.from_iterable(map(self._key, numbers))
+            keys = np.fromiter(listed, np.int64, 4 * len(numbers)).reshape(-1, 4)
+            table = index.rows[rows] if len(index) else np.zeros(len(rows), folder_index.ROW)
+            good = (rows >= 0) & (table["size"] == keys[:, 0]) & (table["mtime_ns"] == keys[:, 1])
+            if not index.is_beside:
+                good &= (table["inode"] == keys[:, 2]) & (table["ctime_ns"] == keys[:, 3])
+            good &= (table["columns"] == np.uint64(self._columns)).any(axis=1)
+            there = np.array(numbers, np.int64)[good]
+            for name in TABLE.names or ():
+                self._catalog.table[name][there] = table[name][good]
+            self._known_blocks.append((np.repeat(there, table["blocks"][good]), index.blocks_of(rows[good])))
+            self._is_known[there] = True
+            numbers = np.array(numbers, np.int64)[~good].tolist()
+        return numbers
+
+    def _key(self, number: int) -> FileKey:
+        return self._specs[number].key or stat_file(self._catalog._now_at(self._specs[number].path))
+
+    def _open_all(self, numbers: list[int]) -> None:
+        if not numbers:
+            return
+        scan, specs = self._catalog._scan_shard, self._specs
+        await_tick(max((specs[number].key or (0, 0, 0, 0))[3] for number in numbers))
+        begun, at = monotonic(), 0
+        while at < len(numbers) and (self._catalog._first is None or monotonic() - begun < _ALONE_S):
+            self._add(numbers[at], scan(numbers[at], specs[numbers[at]]))
+            at += 1
+        if at == len(numbers):
+            return
+        threads = ThreadPoolExecutor(self._threads(), "holdfast-scan")
+        try:
+            for first in range(at, len(numbers), _SCANNED_TOGETHER):
+                some = numbers[first : first + _SCANNED_TOGETHER]
+                for number, found in zip(some, threads.map(lambda one: scan(one, specs[one]), some), strict=True):
+                    self._add(number, found)
+        finally:
+            threads.shutdown(cancel_futures=True)
+
+    def _threads(self) -> int:
+        """Returns 1 where the cache holds so few copies that parallel downloads would evict each other."""
+        cache, size_bytes = self._catalog._cache, max((one.size for one in self._found.values()), default=0)
+        is_small = cache is not None and cache.max_bytes < 2 * _SCAN_THREADS * size_bytes
+        return 1 if is_small else _SCAN_THREADS
+
+    def _add(self, number: int, found: _Scanned) -> None:
+        catalog = self._catalog
+        self._found[number] = found
+        catalog.table[number] = found[:4]
+        if found.local:
+            catalog._copies[number] = found.local
+        if found.repair_map is not None:
+            catalog._repair_maps[number] = found.repair_map
+        for loss in found.losses:
+            self._lost += 1
+            if self._lost > catalog._max_corrupt:
+                raise too_many_losses(loss, catalog._max_corrupt)
+        if self._progress:
+            self._progress(int(self._is_known.sum()) + len(self._found), len(self._specs))
+
+    def _save(self, folder: str, numbers: list[int]) -> None:
+        """Stores what was learned in the user's cache, if that is possible: it only saves time."""
+        if self._catalog._unseen:
+            return  # a list that no sample has is an error, and must be one the next time
+        entries = []
+        for number in numbers:
+            one = self._found[number]
+            if one.key is not None and not one.losses and one.repair_map is None:
+                path = one.local or self._specs[number].path
+                columns = (self._columns,)
+                entries.append(
+                    Entry(os.path.basename(path), one.key, one.samples, one.flags, columns, one.blocks, one.places)
+                )
+        if entries:
+            with suppress(OSError, RuntimeError, WriteError):
+                folder_index.save(folder, entries)
+
+    def _check_seen(self) -> None:
+        """Raises a SchemaError for a list that no sample has. A shard that an index knows has been looked at before."""
+        catalog = self._catalog
+        if catalog._first is None and catalog._given is not None and catalog.table["count"].any():
+            catalog._first = self._specs[int(np.flatnonzero(catalog.table["count"])[0])].path, catalog._given
+        if catalog._unseen and catalog._first is not None and not self._is_known.any():
+            lacking = Lacking(catalog._unseen, catalog._scanned, catalog._keys)
+            raise lacking.error("If only a few have it, or none must, give the column default=[]")
+        catalog._unseen = {}
+
+    def _result(self) -> Blocks:
+        """Joins the blocks of all shards, in their order."""
+        catalog = self._catalog
+        catalog.losses += [loss for number in sorted(self._found) for loss in self._found[number].losses]
+        scanned = sorted(self._found)
+        each = [self._found[number].blocks for number in scanned]
+        own = np.repeat(np.array(scanned, np.int64), [blocks.shape[1] for blocks in each])
+        shard = np.concatenate([own, *(shards for shards, _ in self._known_blocks)])
+        blocks = np.concatenate([NO_BLOCKS, *each, *(blocks for _, blocks in self._known_blocks)], axis=1)
+        order = np.argsort(shard, kind="stable")
+        return Blocks(shard[order], *blocks[:, order])
+
+
 class ShardSet:
     """The shards of one or more catalogs, numbered one catalog after the other. close() closes every file.
 
@@ -452,8 +602,9 @@ class ShardSet:
         self, catalogs: Sequence[Catalog], open_files: int | Literal["auto"], columns: Collection[str]
     ) -> None:
         self._begins: Ints = np.concatenate([[0], np.cumsum([len(one) for one in catalogs])]).astype(np.int64)
-        self.infos = [info for one in catalogs for info in one.shards]
-        self.paths = [info.path for info in self.infos]
+        self.table = np.concatenate([one.table for one in catalogs])
+        self.paths = catalogs[0].paths if len(catalogs) == 1 else [path for one in catalogs for path in one.paths]
+        self.give_way: Callable[[], bool] = lambda: False  # closes files that are open for reading ahead
         self._catalogs = list(catalogs)
         self._schemas: list[Schema] = [{name: one.schema[name] for name in columns} for one in catalogs]
         self._pools: list[FilePool[Shard]] = []
@@ -468,12 +619,33 @@ class ShardSet:
     def __len__(self) -> int:
         return len(self.paths)
 
-    @contextmanager
-    def use(self, shard: int) -> Iterator[Shard]:
-        """Yields a shard, open at least until the end of the block."""
+    def has(self, flag: int, shards: Ints) -> npt.NDArray[np.bool_]:
+        """Tells which of these shards have a flag of the table."""
+        found: npt.NDArray[np.bool_] = (self.table["flags"][shards] & flag) != 0
+        return found
+
+    def are_whole_files(self, blocks: Blocks, max_bytes: int) -> npt.NDArray[np.bool_]:
+        """Tells which blocks are complete files of at most so many bytes."""
+        size: Ints = self.table["size"][blocks.shard]
+        count: Ints = self.table["count"][blocks.shard]
+        whole = self.has(WHOLE, blocks.shard)
+        whole &= (blocks.size_bytes == size) & (blocks.count == count) & (size <= max_bytes)
+        return whole
+
+    def whole_files(self, shards: Ints) -> tuple[bytes, Ints]:
+        """Returns the names of these files, each ended by a 0, and their sizes and mtimes."""
+        names: list[bytes] = []
+        at = np.searchsorted(self._begins, shards, "right") - 1
+        for catalog in dict.fromkeys(at.tolist()):
+            names += self._catalogs[catalog].whole_files((shards[at == catalog] - self._begins[catalog]).tolist())
+        shards = shards[np.argsort(at, kind="stable")]
+        expected = np.stack([self.table["size"][shards], self.table["mtime_ns"][shards]], axis=1)
+        return b"\0".join(names) + b"\0", expected
+
+    def use(self, shard: int) -> AbstractContextManager[Shard]:
+        """Returns a shard that is open at least until the end of a `with` block."""
         at = self._catalog_of(shard)
-        with self._catalogs[at].use(shard - int(self._begins[at]), self._pools[at]) as opened:
-            yield opened
+        return self._catalogs[at].use(shard - int(self._begins[at]), self._pools[at], self.give_way)
 
     def _catalog_of(self, shard: int) -> int:
         return int(np.searchsorted(self._begins, shard, "right")) - 1
@@ -498,7 +670,7 @@ class ShardSet:
         return PoolStats(
             budget=sum(one.budget for one in each),
             open=sum(one.open for one in each),
-            most=sum(one.most for one in each),
+            maximum=sum(one.maximum for one in each),
             opened=sum(one.opened for one in each),
             given_back=sum(one.given_back for one in each),
         )
@@ -518,9 +690,9 @@ def changed(path: str, how: str) -> CorruptError:
     )
 
 
-def stamp_difference(then: FileStamp, now: FileStamp) -> str:
-    if then.size != now.size:
-        return f"{then.size:,} bytes then, {now.size:,} now"
+def size_difference(then: int, now: int) -> str:
+    if then != now:
+        return f"{then:,} bytes then, {now:,} now"
     return "the same size, but a newer modification time"
 
 

@@ -27,10 +27,10 @@ from ....errors import InputError, WriteError, WriterBusyError
 from ...remote_fs import ask, open_store
 from .file_pool import OpenFile
 
-MOST_BYTES = 20_000_000_000
+MAX_BYTES = 20_000_000_000
 
 _PARTIAL = ".partial"
-_LOOK_SHARE = 64  # the folder is listed once for downloads of this fraction of the cache
+_SCAN_SHARE = 64  # the folder is listed once for downloads of this fraction of the cache
 _KEPT_FREE = 8  # of these fractions: so many processes may download at the same time without a look
 
 # Keys of an object's info that change with its content.
@@ -60,7 +60,7 @@ class _RemoteObject:
 
 
 class DownloadCache:
-    """Copies of remote files in `folder`, of `most_bytes` in total. Processes and threads may share it.
+    """Copies of remote files in `folder`, of `max_bytes` in total. Processes and threads may share it.
 
     options: storage options, as fsspec takes them
     """
@@ -68,14 +68,14 @@ class DownloadCache:
     def __init__(
         self,
         folder: str | os.PathLike[str] | None = None,
-        most_bytes: int = MOST_BYTES,
+        max_bytes: int = MAX_BYTES,
         *,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        if isinstance(most_bytes, bool) or not isinstance(most_bytes, int) or most_bytes < 1:
-            raise ValueError(f"expected a cache of at least one byte, got {most_bytes!r}")
+        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1:
+            raise ValueError(f"expected a cache of at least one byte, got {max_bytes!r}")
         self.folder = str(default_folder() if folder is None else Path(folder).absolute())
-        self.most_bytes = most_bytes
+        self.max_bytes = max_bytes
         self._options = dict(options or {})
         self._collected = False
         self._unseen_bytes: int | None = None  # downloaded since the folder was listed; None: it never was
@@ -84,13 +84,15 @@ class DownloadCache:
         """Returns the path of the copy, after downloading it if it is not here yet."""
         fs, path = open_store(url, self._options)
         remote = _stat(url, fs, path)
-        if remote.size_bytes > self.most_bytes:
+        if remote.size_bytes > self.max_bytes:
             raise InputError(
-                f"{url}: {remote.size_bytes:,} bytes do not fit the cache of {self.most_bytes:,} in {self.folder}"
+                f"{url}: {remote.size_bytes:,} bytes do not fit the cache of {self.max_bytes:,} in {self.folder}"
             )
         target = self._target(url, remote)
         if not self._collected:  # a process that finds all copies here never downloads, and so would never collect
             self._remove_stale()
+            with suppress(OSError):  # no folder yet: a download reports if none can be made
+                self._evict(0, target)
             self._collected = True
         while not self._has(target, remote):
             try:
@@ -139,7 +141,7 @@ class DownloadCache:
         try:
             if self._has(target, remote):  # another process has just finished it
                 return
-            share = self.most_bytes // _LOOK_SHARE
+            share = self.max_bytes // _SCAN_SHARE
             is_small = remote.size_bytes <= share
             if not is_small or self._unseen_bytes is None or self._unseen_bytes + remote.size_bytes > share:
                 self._remove_stale(lock.path.name)
@@ -179,7 +181,7 @@ class DownloadCache:
                     copies.append((info.st_atime_ns, info.st_size, entry.path))
         total = sum(size for _, size, _ in copies) + needed_bytes
         for _, size, path in sorted(copies):
-            if total <= self.most_bytes:
+            if total <= self.max_bytes:
                 return
             if path != keep:
                 Path(path).unlink(missing_ok=True)

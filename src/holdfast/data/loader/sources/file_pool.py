@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from ...._util.process import call_after_fork
 from ....errors import HoldfastError, InputError
@@ -94,18 +94,18 @@ class OpenFile:
 
 
 @dataclass(slots=True, eq=False)
-class _Entry(Generic[H]):
+class OpenEntry(Generic[H]):
     handle: H | None = None  # None while it is being opened
     users: list[int] = field(default_factory=list)  # the thread of each use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStats:
-    """`open` is now, `most` the peak; `given_back` counts files closed because no descriptor was free."""
+    """`open` is now, `maximum` the peak; `given_back` counts files closed because no descriptor was free."""
 
     budget: int
     open: int
-    most: int
+    maximum: int
     opened: int
     given_back: int
 
@@ -115,46 +115,44 @@ class FilePool(Generic[H]):
 
     open_files: the most that are open at once; "auto" is half of what this process has free now
     wait_s:     how long to wait for a free place before it is an error
-    size_of, most_bytes: idle files are closed so that no more than these bytes are open, if those in use are fewer
+    size_of, max_bytes: idle files are closed so that no more than these bytes are open, if those in use are fewer
 
     A forked child begins with an empty pool: it closes what it inherited, also handles in use. The parent's stay open.
     """
 
     def __init__(
         self,
-        opener: Callable[[str], H],
+        opener: Callable[..., H],
         open_files: int | Literal["auto"] = "auto",
         *,
         wait_s: float = 60,
-        size_of: Callable[[str], int] = lambda _: 0,
-        most_bytes: int = 0,
+        size_of: Callable[[str], int] | None = None,
+        max_bytes: int = 0,
     ) -> None:
         self.budget = find_budget(open_files)
         self._opener = opener
-        self._size_of, self._most_bytes = size_of, most_bytes
+        self._size_of, self._max_bytes = size_of, max_bytes
         self._wait_s = wait_s
-        self._entries: OrderedDict[str, _Entry[H]] = OrderedDict()  # least recently used first
+        self._entries: OrderedDict[str, OpenEntry[H]] = OrderedDict()  # least recently used first
         self._make_lock()
-        self._most = self._opened = self._given_back = 0
+        self._max = self._opened = self._given_back = 0
         self._closed = False
 
     @contextmanager
     def use(self, path: str | os.PathLike[str]) -> Iterator[H]:
         """Yields the handle of a path, open at least until the end of the block."""
-        name = os.fspath(path)
-        thread = threading.get_ident()
-        entry, handle = self._take(name, thread)
+        entry, handle = self.take(os.fspath(path))
         try:
             yield handle
         finally:
-            self._release(entry, thread)
+            self.release(entry)
 
     def stats(self) -> PoolStats:
         with self._lock:
             return PoolStats(
                 budget=self.budget,
                 open=len(self._entries),
-                most=self._most,
+                maximum=self._max,
                 opened=self._opened,
                 given_back=self._given_back,
             )
@@ -189,8 +187,9 @@ class FilePool(Generic[H]):
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
 
-    def _take(self, name: str, thread: int) -> tuple[_Entry[H], H]:
-        until = monotonic() + self._wait_s
+    def take(self, name: str, *given: Any) -> tuple[OpenEntry[H], H]:
+        """Returns the handle of a path, open until it is released. `given`: more arguments for the opener."""
+        until, thread = monotonic() + self._wait_s, threading.get_ident()
         with self._lock:
             while True:
                 if self._closed:
@@ -203,24 +202,25 @@ class FilePool(Generic[H]):
                 if entry is None and (len(self._entries) < self.budget or self._evict()):
                     break
                 self._wait(until, name, thread)
-            while sum(map(self._size_of, (name, *self._entries))) > self._most_bytes and self._evict():
-                pass
-            entry = self._entries[name] = _Entry(users=[thread])
-            self._most = max(self._most, len(self._entries))
+            while self._size_of and sum(map(self._size_of, (name, *self._entries))) > self._max_bytes:
+                if not self._evict():
+                    break
+            entry = self._entries[name] = OpenEntry(users=[thread])
+            self._max = max(self._max, len(self._entries))
             call_after_fork(self)  # again for each file: the registration is used up by a fork
         # Outside of the lock: a slow file system must not block the other threads.
-        handle = self._open(name, entry, until)
+        handle = self._open(name, given, entry, until)
         with self._lock:
             entry.handle = handle
             self._opened += 1
             self._changed.notify_all()
         return entry, handle
 
-    def _open(self, name: str, entry: _Entry[H], until: float) -> H:
+    def _open(self, name: str, given: tuple[Any, ...], entry: OpenEntry[H], until: float) -> H:
         try:
             while True:
                 try:
-                    return self._opener(name)
+                    return self._opener(name, *given)
                 except (OSError, HoldfastError) as error:
                     if is_emfile(error):
                         self._give_back(name, error, until, entry)
@@ -234,7 +234,7 @@ class FilePool(Generic[H]):
                 self._changed.notify_all()
             raise
 
-    def _give_back(self, name: str, error: Exception, until: float, mine: _Entry[H]) -> None:
+    def _give_back(self, name: str, error: Exception, until: float, mine: OpenEntry[H]) -> None:
         """Closes a file of this pool, or waits for one, because the process has no free descriptor."""
         with self._lock:
             if self._evict():
@@ -262,14 +262,14 @@ class FilePool(Generic[H]):
                 return True
         return False
 
-    def _release(self, entry: _Entry[H], thread: int) -> None:
+    def release(self, entry: OpenEntry[H]) -> None:
         with self._lock:
-            entry.users.remove(thread)
+            entry.users.remove(threading.get_ident())
             if self._closed and not entry.users and self._forget(entry) and entry.handle is not None:
                 entry.handle.close()
             self._changed.notify_all()
 
-    def _forget(self, entry: _Entry[H]) -> bool:
+    def _forget(self, entry: OpenEntry[H]) -> bool:
         """Removes an entry. False in a forked child, which has removed its parent's entries."""
         for name, one in self._entries.items():
             if one is entry:

@@ -118,7 +118,7 @@ class FileSource(Files):
     ) -> None:
         self._specs, self._given = list(specs), schema
         self._remote, self._options = dict(remote), shard_options
-        if any(not spec.is_remote and not os.path.isabs(spec.path) for spec in specs):
+        if any(not spec.path.startswith("/") and not spec.is_remote for spec in specs):
             self._options["directory"] = os.getcwd()  # it may be another one when the files are opened
         self._catalog: Catalog | None = None
         self._lock = threading.Lock()

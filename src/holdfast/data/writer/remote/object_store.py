@@ -82,7 +82,7 @@ def _by_rename(fs: Any, path: str, data: bytes) -> None:
 
 
 _PIECE_BYTES = 8 << 20
-_MOST_PIECES = 9_000  # a store accepts at most 10,000 pieces per upload
+_MAX_PIECES = 9_000  # a store accepts at most 10,000 pieces per upload
 _TOGETHER = 8  # small files requested at a time
 
 
@@ -223,7 +223,7 @@ class ObjectStore:
     def upload(self, local: Path, name: str) -> None:
         size_bytes = os.path.getsize(local)
         fs, path = self._at(name)
-        piece = _PIECE_BYTES * max(1, -(-size_bytes // (_MOST_PIECES * _PIECE_BYTES)))
+        piece = _PIECE_BYTES * max(1, -(-size_bytes // (_MAX_PIECES * _PIECE_BYTES)))
 
         def send() -> None:
             with open(local, "rb") as source, fs.open(path, "wb", block_size=piece) as target:

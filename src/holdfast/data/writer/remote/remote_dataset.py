@@ -19,6 +19,7 @@ from typing import Any
 
 from ...._native.checksum import crc32c_of_file
 from ...._util.failpoints import failpoint
+from ...._util.text import time_argument
 from ....errors import CorruptError, DataError, InputError, MissingFileError, TargetExistsError, WriteError
 from ....schema import Column, schema_digest, schema_file_name
 from ...formats.base import PartFile
@@ -290,12 +291,13 @@ class RemoteDatasetWriter(DatasetWriter):
         except DataError:
             return [name for name in names if (found := parse_name(name)) and found[0] == task]
 
-    def sweep(self, older_than_s: float = 24 * 3600) -> list[str]:
+    def sweep(self, older_than: float | str = 24 * 3600) -> list[str]:
         """Removes old data without a record: those of dead attempts. Returns the names of the removed files.
 
         A store does not show which attempts are alive, so nothing is removed automatically: no upload and commit may
-        take as long as `older_than_s`, by the store's own clock.
+        take as long as `older_than`, by the store's own clock.
         """
+        age_s = time_argument(older_than, "older_than")
         found = self._unrecorded()
         if not found:
             return []
@@ -305,7 +307,7 @@ class RemoteDatasetWriter(DatasetWriter):
             now_s = self._store.modified_s(mark)
         finally:
             self._store.remove(mark)
-        old = [name for name in found if now_s - self._store.modified_s(f"parts/{name}") >= older_than_s]
+        old = [name for name in found if now_s - self._store.modified_s(f"parts/{name}") >= age_s]
         for name in old:
             self._store.remove(f"parts/{name}")
         return old

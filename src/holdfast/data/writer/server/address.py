@@ -20,7 +20,7 @@ from ....errors import InputError, WriteError
 
 POINTER = "address.json"
 SOCKET = "serve.sock"
-_MOST_PATH = 100
+_MAX_PATH = 100
 
 
 class ServerListener:
@@ -88,7 +88,7 @@ def _unix(path: Path, epoch: int) -> tuple[socket.socket, int]:
 @contextmanager
 def _short_name(path: Path) -> Iterator[str]:
     """Yields a name for the path that fits into a socket address."""
-    if len(os.fsencode(path)) <= _MOST_PATH:
+    if len(os.fsencode(path)) <= _MAX_PATH:
         yield str(path)
         return
     fd = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

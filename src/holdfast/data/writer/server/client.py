@@ -23,6 +23,7 @@ import numpy as np
 
 from ...._util.failpoints import failpoint
 from ...._util.process import call_after_fork
+from ...._util.text import time_argument
 from ....errors import (
     ClosedWriterError,
     DiskFullError,
@@ -61,7 +62,7 @@ _ANSWER_S = 10.0
 _LONGEST_WAIT_S = 3600.0  # poll cannot wait forever, and a timeout may be infinite
 _READ_BYTES = 1 << 16
 _LOST = (OSError, EOFError, ValueError)
-_MOST_IOV = 64
+_MAX_IOV = 64
 _RETRY_S = 1.0
 _SILENT_S = 10.0  # the server is suspended or unreachable: another may have taken over
 _TOGETHER_BYTES = 1 << 20
@@ -184,14 +185,20 @@ class ClientConnection:
 
 
 def connect(
-    target: str | os.PathLike[str], producer: str | None = None, *, timeout: float = 60.0, token: str | None = None
+    target: str | os.PathLike[str],
+    producer: str | None = None,
+    *,
+    timeout: float | str = 60.0,
+    token: str | None = None,
 ) -> Producer:
     """Connects to the central writer of a dataset, as one producer of samples.
 
-    target     the server's address, or the dataset directory
-    producer   a name that stays the same after a restart; None: from the launcher's rank
-    timeout    seconds to wait for progress: for a connection, for room for a sample, for an acknowledgement
-    token      of a server that is reached over the network; None: HOLDFAST_TOKEN
+    Args:
+        target: The server's address, or the dataset directory.
+        producer: A name that stays the same after a restart; None: from the launcher's rank.
+        timeout: How long to wait for progress (a connection, room for a sample, an acknowledgement), in seconds or as a
+            text such as "10min".
+        token: The token of a server that is reached over the network; None: HOLDFAST_TOKEN.
     """
     if producer is None:
         from ...._util.rank import default_task
@@ -199,9 +206,8 @@ def connect(
         producer = default_task()
         if producer is None:
             raise ValueError('expected producer=, a name that stays the same after a restart, such as "rank3"')
-    if not timeout > 0:
-        raise ValueError(f"expected a timeout above 0, got {timeout!r}")
-    return Producer(os.fsdecode(target), check_task(producer), timeout, token or os.environ.get(TOKEN))
+    timeout_s = time_argument(timeout, "timeout", zero=False, endless=True)
+    return Producer(os.fsdecode(target), check_task(producer), timeout_s, token or os.environ.get(TOKEN))
 
 
 class Producer:
@@ -250,7 +256,7 @@ class Producer:
 
     # ---- rows
 
-    def append(self, /, *, timeout: float | None = None, **sample: Any) -> None:
+    def append(self, /, *, timeout: float | str | None = None, **sample: Any) -> None:
         """Appends one sample: a value for every column. Blocks while the server is behind.
 
         ServerLostError, DiskFullError: no room within the timeout. The sample was not added: retry, or continue later
@@ -262,7 +268,7 @@ class Producer:
             if self._rows.add(sample) or self._rows.rows + self._frame_builder.rows >= self._layout.chunk_rows:
                 self._drain_rows(timeout)
 
-    def extend(self, columns: Mapping[str, Any], timeout: float | None = None) -> None:
+    def extend(self, columns: Mapping[str, Any], timeout: float | str | None = None) -> None:
         """Appends many samples: columns of equal length. After an error, next_seq says how many were added."""
         with self._lock:
             self._check()
@@ -293,7 +299,7 @@ class Producer:
             buffers.append((array, None, None, None))
         return (buffers, rows) if len(buffers) == len(self.schema) else None
 
-    def _drain_rows(self, timeout: float | None) -> None:
+    def _drain_rows(self, timeout: float | str | None) -> None:
         if not self._rows.rows:
             return
         buffers, rows = buffers_of(self.schema, self._rows.take())
@@ -303,7 +309,7 @@ class Producer:
             if self._frame_builder.is_full:
                 self._frame(timeout)
 
-    def _frame(self, timeout: float | None) -> None:
+    def _frame(self, timeout: float | str | None) -> None:
         """Packs the collected rows as a frame, and sends it. If the server is lost, the next call reports that."""
         frame = self._frame_builder.take(self._seq)
         if frame.bytes > self._max_frame_bytes:
@@ -325,12 +331,12 @@ class Producer:
         except (ServerLostError, DiskFullError):
             pass
 
-    def _make_room(self, timeout: float | None) -> None:
+    def _make_room(self, timeout: float | str | None) -> None:
         """Waits until unacknowledged frames fit the window, which is the same while the server is away."""
         if self._unacked_bytes > self._window or self._being_sent:
             self._pump(lambda: self._unacked_bytes <= self._window and not self._is_mid_frame, timeout)
 
-    def flush(self, timeout: float | None = None) -> None:
+    def flush(self, timeout: float | str | None = None) -> None:
         """Sends all rows, also those that do not fill a chunk. Does not wait for the acknowledgement."""
         with self._lock:
             self._check()
@@ -342,7 +348,7 @@ class Producer:
             elif not self._handed_over:
                 self._pump(lambda: self._nothing_to_send, timeout)
 
-    def commit(self, timeout: float | None = None) -> int:
+    def commit(self, timeout: float | str | None = None) -> int:
         """Waits until all rows are acknowledged. Returns how many those are, of all that this producer ever sent."""
         with self._lock:
             self.flush(timeout)
@@ -362,9 +368,9 @@ class Producer:
         """Whether all is sent, or there is no connection."""
         return self._handed_over or not self._connection.is_open
 
-    def _pump(self, done: Callable[[], bool], timeout: float | None) -> None:
+    def _pump(self, done: Callable[[], bool], timeout: float | str | None) -> None:
         """Sends and receives until `done`. Every acknowledgement restarts the timeout."""
-        timeout_s = self._timeout_s if timeout is None else timeout
+        timeout_s = self._timeout_s if timeout is None else time_argument(timeout, "timeout", endless=True)
         deadline_s, acked = time.monotonic() + timeout_s, self.acked
         while True:
             try:
@@ -403,12 +409,10 @@ class Producer:
         if not self._being_sent:
             if self._sent == len(self._frames):
                 return False
-            while self._sent < len(self._frames) and len(self._being_sent) < _MOST_IOV:
+            while self._sent < len(self._frames) and len(self._being_sent) < _MAX_IOV:
                 self._being_sent += self._packed(self._frames[self._sent])
                 self._sent += 1
-        n = self._connection.send(
-            self._being_sent[:_MOST_IOV] if len(self._being_sent) > _MOST_IOV else self._being_sent
-        )
+        n = self._connection.send(self._being_sent[:_MAX_IOV] if len(self._being_sent) > _MAX_IOV else self._being_sent)
         moved = n > 0
         while n and n >= len(self._being_sent[0]):
             n -= len(self._being_sent.pop(0))

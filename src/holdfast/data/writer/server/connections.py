@@ -24,7 +24,7 @@ from .protocol import (
     HEAD_BYTES,
     HELLO,
     HELLO_MAGIC,
-    MOST_HELLO_BYTES,
+    MAX_HELLO_BYTES,
     PROTOCOL,
     REFUSED,
     STOPPING,
@@ -41,19 +41,19 @@ from .protocol import (
 _log = logging.getLogger("holdfast.server")
 
 _STEP_BYTES = 1 << 16
-_MOST_UNSENT_BYTES = 1 << 16
+_MAX_UNSENT_BYTES = 1 << 16
 _READ_AT_ONCE_BYTES = 1 << 20  # from one producer before the others get their turn
 _HELLO_S = 5.0
 _STALLED_S = 30.0  # in the middle of a frame, while others wait for its memory
-_MOST_UNAUTHENTICATED = 64
+_MAX_UNAUTHENTICATED = 64
 _RESERVED_FDS, _RESERVED_FDS_AUTHENTICATED = 12, 20  # so that the journal and the sealer always get theirs
 
 
 class BufferPool:
-    """Reusable buffers for incoming frames, up to `most_bytes` over all connections."""
+    """Reusable buffers for incoming frames, up to `max_bytes` over all connections."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
         self.bytes = 0  # in use, or free for reuse
         self._free: list[bytearray] = []
 
@@ -63,9 +63,9 @@ class BufferPool:
         for at, buffer in enumerate(self._free):
             if wanted <= len(buffer) <= 2 * wanted:
                 return self._free.pop(at)
-        while self._free and self.bytes + wanted > self.most_bytes:
+        while self._free and self.bytes + wanted > self.max_bytes:
             self.bytes -= len(self._free.pop(0))
-        if self.bytes and self.bytes + wanted > self.most_bytes:
+        if self.bytes and self.bytes + wanted > self.max_bytes:
             return None
         try:
             buffer = bytearray(wanted)
@@ -102,15 +102,15 @@ class Connection:
     received  complete frames that are not written yet
     """
 
-    def __init__(self, sock: socket.socket, who: str, most_frame_bytes: int) -> None:
+    def __init__(self, sock: socket.socket, who: str, max_frame_bytes: int) -> None:
         self.socket, self.who = sock, who
         self.name: str | None = None
         self.since_s = time.monotonic()  # of the connection; after the handshake, of the last byte received
         self.received: list[ReceivedFrame] = []
         self.events = 0  # that the selector watches
         self.is_open = True
-        self._max_frame_bytes = most_frame_bytes
-        self._small = memoryview(bytearray(HELLO.size + MOST_HELLO_BYTES))
+        self._max_frame_bytes = max_frame_bytes
+        self._small = memoryview(bytearray(HELLO.size + MAX_HELLO_BYTES))
         self._have, self._want = 0, HELLO.size
         self._head: Head | None = None
         self._meta: Meta | None = None
@@ -158,7 +158,7 @@ class Connection:
 
     def _hello_is_here(self) -> bool:
         magic, size, _ = HELLO.unpack_from(self._small)
-        if magic != HELLO_MAGIC or size > MOST_HELLO_BYTES:
+        if magic != HELLO_MAGIC or size > MAX_HELLO_BYTES:
             raise FrameError(f"expected HELLO, got {bytes(magic)!r}")
         self._want = HELLO.size + size
         return self._fill()
@@ -252,7 +252,7 @@ class Connection:
                 self._unsent = self._unsent[self.socket.send(self._unsent) :]
             except BlockingIOError:
                 pass
-        if len(self._unsent) > _MOST_UNSENT_BYTES + (1 << 24 if self.name is None else 0):
+        if len(self._unsent) > _MAX_UNSENT_BYTES + (1 << 24 if self.name is None else 0):
             raise EOFError  # the producer does not read
 
     @property
@@ -308,12 +308,12 @@ class Connections:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         who = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "a local process"
         unauthenticated = [connection for connection in self.all if connection.name is None]
-        connection = Connection(sock, who, self._buffers.most_bytes)
+        connection = Connection(sock, who, self._buffers.max_bytes)
         self.all.add(connection)
         if is_short_of_fds(sock, _RESERVED_FDS):
             self.refuse(connection, "the server has no descriptors left for another producer (RLIMIT_NOFILE)")
             return
-        if len(unauthenticated) >= _MOST_UNAUTHENTICATED:
+        if len(unauthenticated) >= _MAX_UNAUTHENTICATED:
             oldest = min(unauthenticated, key=lambda each: each.since_s)
             self.drop(oldest, "too many connections without a HELLO")
         self.watch(connection)

@@ -10,8 +10,8 @@ from ...._native.codec import crc32c
 from ...formats.columns import join_offsets
 from .protocol import FULL_CHUNK, ColumnPieces, FrameLayout, slice_rows
 
-_MOST_VARIABLE_BYTES = 4 << 20  # of columns whose rows differ in size
-_MOST_FREE = 16
+_MAX_VARIABLE_BYTES = 4 << 20  # of columns whose rows differ in size
+_MAX_FREE = 16
 
 
 class WireFrame(NamedTuple):
@@ -33,11 +33,11 @@ class WireFrame(NamedTuple):
 class FrameBuilder:
     """`add` rows until it is full, then `take` the frame."""
 
-    def __init__(self, layout: FrameLayout, most_bytes: int | None = None) -> None:
-        """`most_bytes`: of a frame, unless a single row is larger."""
+    def __init__(self, layout: FrameLayout, max_bytes: int | None = None) -> None:
+        """`max_bytes`: of a frame, unless a single row is larger."""
         self._layout = layout
-        space = _MOST_VARIABLE_BYTES if most_bytes is None else (most_bytes - layout.chunk_rows * layout.row_bytes) // 4
-        self._most_variable_bytes = max(1, min(space, _MOST_VARIABLE_BYTES))
+        space = _MAX_VARIABLE_BYTES if max_bytes is None else (max_bytes - layout.chunk_rows * layout.row_bytes) // 4
+        self._max_variable_bytes = max(1, min(space, _MAX_VARIABLE_BYTES))
         self.rows = 0
         self._variable_bytes = 0
         self._free: list[list[Any]] = []
@@ -46,7 +46,7 @@ class FrameBuilder:
 
     @property
     def is_full(self) -> bool:
-        return self.rows == self._layout.chunk_rows or self._variable_bytes >= self._most_variable_bytes
+        return self.rows == self._layout.chunk_rows or self._variable_bytes >= self._max_variable_bytes
 
     def add(self, buffers: list[Any], start: int, stop: int) -> int:
         """Adds as many of rows [start, stop) as fit, at least one. Returns where it stopped."""
@@ -80,7 +80,7 @@ class FrameBuilder:
                 for column, parts in zip(self._layout.columns, variable, strict=True)
             ]
             size = sum(part.nbytes for parts in found if parts for part in parts if part is not None)
-            if size <= self._most_variable_bytes or stop - start == 1:
+            if size <= self._max_variable_bytes or stop - start == 1:
                 break
             stop = start + (stop - start) // 2
         for kept, parts in zip(self._variable, found, strict=True):
@@ -107,7 +107,7 @@ class FrameBuilder:
 
     def recycle(self, frame: WireFrame) -> None:
         """Reuses the memory of an acknowledged frame: fresh memory would cost more than the copy."""
-        if len(self._free) < _MOST_FREE:
+        if len(self._free) < _MAX_FREE:
             self._free.append(frame.arrays)
 
 

@@ -211,10 +211,10 @@ def _slice_offsets(ends: Any, start: int, stop: int) -> tuple[Any, int, int]:
 PROTOCOL = 1
 HELLO = struct.Struct("<4sII")
 HELLO_MAGIC = b"HFH1"
-MOST_HELLO_BYTES = 1 << 14
+MAX_HELLO_BYTES = 1 << 14
 MESSAGE = struct.Struct("<4sB3xQI")
 MESSAGE_MAGIC = b"HFA1"
-MOST_TEXT_BYTES = 1 << 24
+MAX_TEXT_BYTES = 1 << 24
 
 WELCOME, ACK, FULL, SPACE, REFUSED, STOPPING = range(1, 7)
 
@@ -246,7 +246,7 @@ class ServerMessageDecoder:
         found, at = [], 0
         while len(self._data) - at >= MESSAGE.size:
             magic, kind, number, size = MESSAGE.unpack_from(self._data, at)
-            if magic != MESSAGE_MAGIC or size > MOST_TEXT_BYTES:
+            if magic != MESSAGE_MAGIC or size > MAX_TEXT_BYTES:
                 raise ValueError(f"expected a message of the central writer, got {bytes(magic)!r}")
             stop = at + MESSAGE.size + size
             if stop > len(self._data):
@@ -263,8 +263,8 @@ MAGIC = b"HFJ"
 VERSION = 1
 HEAD = struct.Struct("<3sBBxHIQIQI")
 HEAD_BYTES = HEAD.size
-MOST_META_BYTES = 1 << 14
-MOST_SEQ = 1 << 62
+MAX_META_BYTES = 1 << 14
+MAX_SEQ = 1 << 62
 
 FULL_CHUNK = 1  # flag: the rows fill a chunk, and columns of a fixed shape are encoded as in the file
 
@@ -326,7 +326,7 @@ def parse_head(data: Any, at: int = 0) -> Head:
     if version != VERSION:
         raise FrameError(f"expected a frame of version {VERSION}, got {version}")
     head = Head._make(rest)
-    if head.meta_bytes > MOST_META_BYTES or head.first > MOST_SEQ or not head.rows:
+    if head.meta_bytes > MAX_META_BYTES or head.first > MAX_SEQ or not head.rows:
         raise FrameError(f"invalid head: {head.rows:,} rows from {head.first:,}, {head.meta_bytes:,} bytes of meta")
     return head
 

@@ -30,8 +30,8 @@ from .protocol import HEAD_BYTES, MAGIC, VERSION, FrameError, Head, Meta, parse_
 SUFFIX = ".hfj"
 _START = struct.Struct("<8sII")
 _MAGIC = b"HFSEG1\n\0"
-_MOST_IOV = 512
-_MOST_SETTINGS_BYTES = 1 << 24
+_MAX_IOV = 512
+_MAX_SETTINGS_BYTES = 1 << 24
 HEADER_GAP_BYTES = 60 << 10
 _FIRST_FRAME_AT = 64 << 10  # where there is a header gap
 
@@ -105,11 +105,11 @@ class Segment:
 
     def append(self, frames: Sequence[Any], count: int) -> None:
         """Appends all frames, or raises an OSError and appends none."""
-        for at in range(0, len(frames), _MOST_IOV):
+        for at in range(0, len(frames), _MAX_IOV):
             if at == 0:
                 before = self.end
             try:
-                self._write(frames[at : at + _MOST_IOV])
+                self._write(frames[at : at + _MAX_IOV])
             except OSError:
                 self._remove_tail(before)
                 raise
@@ -230,7 +230,7 @@ def _settings(fd: int, at: int) -> tuple[dict[str, Any] | None, int]:
     if len(head) < _START.size:
         return None, 0
     magic, size, crc = _START.unpack(head)
-    if magic != _MAGIC or size > _MOST_SETTINGS_BYTES:
+    if magic != _MAGIC or size > _MAX_SETTINGS_BYTES:
         return None, 0
     text = os.pread(fd, size, at + _START.size)
     good = len(text) == size and crc32c(text) == crc

@@ -28,7 +28,7 @@ from .server_process import ServerSettings
 _DRAIN_S = 5.0  # for frames in transit when the server is stopped
 _TICK_S = 0.5
 _WINDOW_BYTES = {"process": 4 << 20, "disk": 32 << 20}  # fits a CPU cache; worth a sync
-_MOST_FAILURES = 3
+_MAX_FAILURES = 3
 LEAST_IN_PLACE_BYTES = 1 << 20  # of a segment; copying a smaller one takes no time
 
 Control = Callable[[], None]
@@ -259,7 +259,7 @@ class CentralWriter:
         self.sealer.retry_now()
         while self.settings.seal and self.journal.closed:
             self._round(_TICK_S)
-            if self.sealer.last_error and self.sealer.failures >= _MOST_FAILURES:
+            if self.sealer.last_error and self.sealer.failures >= _MAX_FAILURES:
                 left = len(self.journal.closed)
                 text = f"{self.folder}: stopped with {left:,} unsealed segments of the journal"
                 raise WriteError(f"{text}: {self.sealer.last_error}; no row is lost, the next server seals them")

@@ -13,7 +13,7 @@ from ...._util.compression import check_codec
 from ...._util.framing import MessageError
 from ...._util.helper_process import HelperProcess, module_command
 from ...._util.process import describe_exit, mark_this_process
-from ...._util.text import parse_bytes
+from ...._util.text import parse_bytes, time_argument
 from ....errors import ClosedWriterError, ServerLostError, WriteError
 
 Ack = Literal["process", "disk"]
@@ -44,8 +44,6 @@ class ServerSettings:
     def __post_init__(self) -> None:
         if self.ack not in ("process", "disk"):
             raise ValueError(f'expected ack to be "process" or "disk", got {self.ack!r}')
-        if not self.seal_after_s > 0:
-            raise ValueError(f"expected seal_after_s to be above 0, got {self.seal_after_s!r}")
         if self.chunk_rows is not None and (not isinstance(self.chunk_rows, int) or self.chunk_rows < 1):
             raise ValueError(f"chunk_rows must be a positive integer, got {self.chunk_rows!r}")
         if self.is_tcp and not self.token:
@@ -62,10 +60,13 @@ class ServerSettings:
 
 
 def make_settings(**given: Any) -> ServerSettings:
-    """Makes settings from sizes such as "64MiB", with the token from the environment by default."""
+    """Makes settings from sizes such as "64MiB" and times such as "1min", with the token from the environment by
+    default."""
     for name in ("queue_bytes", "segment_bytes", "backlog_bytes"):
         if name in given:
             given[name] = parse_bytes(given[name])
+    if "seal_after" in given:
+        given["seal_after_s"] = time_argument(given.pop("seal_after"), "seal_after", zero=False)
     if given.get("token") is None:
         given["token"] = os.environ.get(TOKEN)
     return ServerSettings(**given)
@@ -110,15 +111,16 @@ class Server:
         stats: dict[str, Any] = self._ask({"command": "stats"}, "stats", _ANSWER_S)
         return stats
 
-    def stop(self, timeout: float | None = None) -> None:
+    def stop(self, timeout: float | str | None = None) -> None:
         """Receives what was sent, makes parts of all rows, and ends the process. Safe to call twice.
 
-        timeout   seconds; then it is killed, and the next server makes the missing parts
+        timeout   after it the process is killed, and the next server makes the missing parts
         """
         if self._child is None or self._owner != os.getpid():
             return
         try:
-            self._ask({"command": "stop"}, "stopped", timeout)
+            timeout_s = None if timeout is None else time_argument(timeout, "timeout", endless=True)
+            self._ask({"command": "stop"}, "stopped", timeout_s)
         finally:
             self._kill()
 

@@ -1,4 +1,4 @@
-"""Runs at the start of every traced Python program: asks for a look at the owners of descriptors at its end.
+"""Runs at the start of every traced Python program: registers a search for the owners of descriptors at its end.
 
 It is found through PYTHONPATH and stands before a sitecustomize of the installation, which it runs afterwards.
 """
@@ -18,14 +18,14 @@ if os.environ.get("HOLDFAST_FDTRACE_DIR"):
         except (OSError, ValueError):
             pass
 
-    _has_looked = [False]
+    _has_searched = [False]
 
-    def _look_at_owners() -> None:
-        if _has_looked[0]:
+    def _find_owners() -> None:
+        if _has_searched[0]:
             return
-        _has_looked[0] = True
+        _has_searched[0] = True
         at_ns = time.monotonic_ns()  # before the imports, which are not the program's work
-        # A program that has used up its descriptors is the one to look at, and the look takes a few.
+        # A program that has used up its descriptors is the one to inspect, and the search takes a few.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         _set_soft_limit(min(soft + 64, hard % (1 << 63)), hard)
         try:
@@ -45,14 +45,14 @@ if os.environ.get("HOLDFAST_FDTRACE_DIR"):
                 except KeyboardInterrupt:
                     pass
 
-    def _ask_for_a_look() -> None:
+    def _register_search() -> None:
         # Handlers run in reverse order, and those of multiprocessing close what the program has leaked. So the look is
         # registered as late as possible: when Python, at its end, begins to wait for the program's threads.
         import threading
 
-        atexit.register(_look_at_owners)
+        atexit.register(_find_owners)
         if hasattr(threading, "_register_atexit"):  # from Python 3.9 on
-            threading._register_atexit(atexit.register, _look_at_owners)
+            threading._register_atexit(atexit.register, _find_owners)
 
     if os.environ.get("HOLDFAST_FDTRACE_PARTIAL"):
         try:
@@ -62,7 +62,7 @@ if os.environ.get("HOLDFAST_FDTRACE_DIR"):
         else:
             start_from_environment()
     if os.environ.get("HOLDFAST_FDTRACE_OWNERS") == "1":
-        _ask_for_a_look()
+        _register_search()
 
 _here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _here]

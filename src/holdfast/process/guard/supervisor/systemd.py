@@ -1,4 +1,4 @@
-"""Tells systemd how the service does: READY, STATUS, WATCHDOG, STOPPING. Without systemd it does nothing.
+"""Reports the state of the service to systemd: READY, STATUS, WATCHDOG, STOPPING. Without systemd it does nothing.
 
 The datagram socket is opened at the start, so that no descriptor is needed later.
 """

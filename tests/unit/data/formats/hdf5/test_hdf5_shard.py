@@ -95,7 +95,7 @@ class TestColumns:
             (np.zeros(2, [("a", "i4")]), hold.Int64(), "compound"),
         ],
     )
-    def test_what_does_not_fit_is_said(self, tmp_path: Path, data: Any, column: Any, said: str) -> None:
+    def test_what_does_not_fit_is_reported(self, tmp_path: Path, data: Any, column: Any, said: str) -> None:
         with open_shard(made(tmp_path, x=data)) as shard, pytest.raises(DecodeError, match=said) as caught:
             shard.read(0, len(shard), {"x": column})
         assert "data.h5" in str(caught.value)
@@ -119,7 +119,7 @@ class TestColumns:
             with pytest.raises(FormatError, match="dataset 'x' has 2 rows, the others have 3"):
                 shard.read(0, 1, {"x": hold.Int64()})
 
-    def test_chunks_are_told(self, tmp_path: Path) -> None:
+    def test_chunks_are_reported(self, tmp_path: Path) -> None:
         path = tmp_path / "data.h5"
         with h5py.File(path, "x") as file:
             file.create_dataset("x", data=np.arange(100), chunks=(16,))

@@ -114,7 +114,7 @@ def test_flips_in_chunks_with_checksums_are_seen(tmp_path: Path, options: dict[s
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": "lzf"}], ids=["plain", "lzf"])
-def test_what_cannot_be_seen_is_said(tmp_path: Path, options: dict[str, object]) -> None:
+def test_what_cannot_be_seen_is_reported(tmp_path: Path, options: dict[str, object]) -> None:
     report = verify_hdf5(packed(tmp_path / "a.h5", **options))
     assert report.ok
     assert report.notes == [NO_DATA_CHECKSUMS]
@@ -187,7 +187,7 @@ def test_what_is_no_hdf5(tmp_path: Path, data: bytes, wrong: str) -> None:
     assert wrong in reasons(verify_hdf5(path))
 
 
-def test_what_cannot_be_looked_at(tmp_path: Path) -> None:
+def test_what_cannot_be_inspected(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo.h5")
     for path, wrong in [
         (tmp_path / "nix.h5", "cannot open: No such file or directory"),

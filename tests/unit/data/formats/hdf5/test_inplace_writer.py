@@ -106,7 +106,7 @@ def test_the_librarys_own_tools_read_it(tmp_path: Path) -> None:
     assert done.stdout == f"(281, 3, 5) {sum(range(281))}\n"
 
 
-def test_too_little_room_is_told_before_anything_is_touched(tmp_path: Path) -> None:
+def test_too_little_room_is_reported_before_anything_is_touched(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     with pytest.raises(NoRoomError):
         made(path, 2, 0, room_bytes=1000)

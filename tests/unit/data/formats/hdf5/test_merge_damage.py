@@ -63,7 +63,7 @@ def test_an_object_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     assert nothing_left(tmp_path)
 
 
-def test_a_library_that_crashes_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_crashes_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_file(tmp_path / "a.h5", table(0, 9))
     monkeypatch.setattr(sandbox, "PROGRAM", [sys.executable, "-c", "import os; os.abort()"])
     with pytest.raises(CorruptError, match=r"a\.h5: the HDF5 library crashed here \(SIGABRT\)"):

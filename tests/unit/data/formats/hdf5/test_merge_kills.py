@@ -108,7 +108,7 @@ def test_a_child_that_outlives_its_parent_keeps_the_lock(tmp_path: Path, files: 
     assert nothing_left(tmp_path)
 
 
-def test_a_killed_child_is_said(tmp_path: Path, files: Files, monkeypatch: Any) -> None:
+def test_a_killed_child_is_reported(tmp_path: Path, files: Files, monkeypatch: Any) -> None:
     sources, wanted = files
     out = tmp_path / "out.h5"
     monkeypatch.setattr(sandbox, "PROGRAM", [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])

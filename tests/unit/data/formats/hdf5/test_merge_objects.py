@@ -421,3 +421,22 @@ def test_edge_chunks_that_are_stored_without_filters_are_rebuilt(tmp_path: Path)
     merge_hdf5(files, tmp_path / "out.h5")
     with h5py.File(tmp_path / "out.h5") as made:
         assert np.array_equal(made["x"], np.concatenate([rows, rows]))
+
+
+def test_strings_in_compounds_their_fill_values_and_the_order_of_creation(tmp_path: Path) -> None:
+    kind = np.dtype([("n", "<i4"), ("s", h5py.string_dtype())])
+    files = [tmp_path / f"{number}.h5" for number in range(2)]
+    for number, path in enumerate(files):
+        with h5py.File(path, "w", track_order=number == 0) as file:
+            file.create_dataset("c", data=np.array([(number, "a" * number), (2, "b")], kind), chunks=(2,))
+            file.create_dataset("b", (9,), h5py.string_dtype(), chunks=(2,), fillvalue="none")[:] = "here"
+    made = merge_hdf5(files, tmp_path / "out.h5", codec="gzip")
+    assert any("the order in which the members of '/' were created is not kept" in note for note in made.notes)
+    with h5py.File(tmp_path / "out.h5") as file:
+        assert file["c"][:].tolist() == [(0, b""), (2, b"b"), (1, b"a"), (2, b"b")]
+        assert (file["c"].compression, file["b"].fillvalue, set(file["b"][:])) == ("gzip", b"none", {b"here"})
+    with h5py.File(files[0], "a") as file:
+        del file["b"]
+        file.create_dataset("b", (9,), h5py.string_dtype(), chunks=(2,), fillvalue="none")[0] = "here"
+    with pytest.raises(InputError, match=r"0\.h5: dataset '/b': .*strings that were never written.*write them once"):
+        merge_hdf5(files, tmp_path / "out.h5", overwrite=True)

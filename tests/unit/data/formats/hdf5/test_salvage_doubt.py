@@ -35,8 +35,8 @@ def make(path: Path, rng: random.Random) -> dict[str, Any]:
         for number, options in enumerate(CODECS):
             name = f"/{'group/' * rng.randrange(2)}x{number}"
             values[name] = np.random.default_rng(rng.randrange(1 << 30)).integers(0, 9, (ROWS, 4)).astype("i4")
-            chunks, most = (rng.choice([4, 16]), 4), rng.choice([None, (None, 4)])
-            file.create_dataset(name, data=values[name], chunks=chunks, maxshape=most, fillvalue=7, **options)
+            chunks, maximum = (rng.choice([4, 16]), 4), rng.choice([None, (None, 4)])
+            file.create_dataset(name, data=values[name], chunks=chunks, maxshape=maximum, fillvalue=7, **options)
     return values
 
 

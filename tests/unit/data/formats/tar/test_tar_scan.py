@@ -163,7 +163,7 @@ def test_a_sparse_file_packed_by_tar_itself(tmp_path: Path) -> None:
         damaged(path, FormatError, "'a.bin' is a sparse member")
 
 
-def test_a_cut_anywhere_is_said(tmp_path: Path) -> None:
+def test_a_cut_anywhere_is_reported(tmp_path: Path) -> None:
     path = make_tar(tmp_path / "x.tar", [("a.jpg", b"a" * 700), ("n" * 200 + ".jpg", b"b"), ("c.jpg", b"c")])
     whole = path.read_bytes().rstrip(b"\0")
     for keep in range(1, len(whole) + 1, 101):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 import holdfast as hold
 from holdfast._native import codec
+from holdfast.data.formats.folder_index import Entry, Place, index_path, save
 from holdfast.data.formats.tfrecord import index
 from holdfast.errors import CorruptError, FormatError, InputError
 
@@ -21,6 +21,11 @@ pytestmark = pytest.mark.formats
 def write(path: Path, records: list[bytes]) -> Path:
     path.write_bytes(b"".join(codec.frame(record) for record in records))
     return path
+
+
+def make_index(file: Path, place: Place = "beside") -> tuple[Path, int]:
+    key, offsets = index.find_records(file)
+    return save(file.parent, [Entry(file.name, key, places=offsets.tobytes())], place), len(offsets) - 1
 
 
 @pytest.fixture
@@ -55,10 +60,13 @@ def test_an_empty_file(tmp_path: Path) -> None:
             got[0]
 
 
-def test_the_index_is_built_once(file: Path, records: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_is_built_once(
+    tmp_path: Path, file: Path, records: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "QUICK_S", 0)  # one that takes no time is not stored
     with hold.Records(file):
         pass
-    assert index.index_path(file, "cache").exists()
+    assert index_path(tmp_path, "cache").exists()
     assert sorted(entry.name for entry in file.parent.iterdir()) == ["x.tfrecord"]
     monkeypatch.setattr(index, "build_index", lambda source: pytest.fail("built again"))
     with hold.Records(file) as got:
@@ -66,13 +74,13 @@ def test_the_index_is_built_once(file: Path, records: list[bytes], monkeypatch: 
 
 
 def test_beside_the_file_when_asked(file: Path) -> None:
-    path, count = index.make_index(file)
+    path, count = make_index(file)
     assert (path.parent, count) == (file.parent, 500)
 
 
 @pytest.mark.parametrize("place", ["beside", "cache"])
-def test_a_stale_index_is_not_believed(file: Path, records: list[bytes], place: index.Place) -> None:
-    index.make_index(file, place)
+def test_a_stale_index_is_not_believed(file: Path, records: list[bytes], place: Place) -> None:
+    make_index(file, place)
     stamp = file.stat()
     # Same size and same mtime, other content: only the sample of CRCs shows it.
     swapped = records[::-1]
@@ -81,18 +89,18 @@ def test_a_stale_index_is_not_believed(file: Path, records: list[bytes], place: 
     assert file.stat().st_size == stamp.st_size
     with hold.Records(file) as got:
         assert [got[i] for i in range(500)] == swapped
-    index.make_index(file, place)
+    make_index(file, place)
     write(file, records[:100])
     with hold.Records(file) as got:
         assert len(got) == 100
 
 
 @pytest.mark.parametrize("place", ["beside", "cache"])
-def test_a_rebuilt_file_of_the_same_size_and_mtime_is_not_called_corrupt(file: Path, place: index.Place) -> None:
+def test_a_rebuilt_file_of_the_same_size_and_mtime_is_not_called_corrupt(file: Path, place: Place) -> None:
     """As Nix, Bazel and `tar --mtime` rebuild files: only two records between the sampled ones differ."""
     records = [b"a" * 40] * 500
     write(file, records)
-    index.make_index(file, place)
+    make_index(file, place)
     stamp = file.stat()
     records[40:42] = [b"a" * 30, b"a" * 50]
     write(file, records)
@@ -108,9 +116,9 @@ def test_a_rebuilt_file_of_the_same_size_and_mtime_is_not_called_corrupt(file: P
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "garbage", "empty"])
 def test_a_damaged_index_is_built_again(file: Path, records: list[bytes], damage: str) -> None:
-    path, _ = index.make_index(file)
+    path, _ = make_index(file)
     data = bytearray(path.read_bytes())
-    data[-5] ^= 1
+    data[-13] ^= 1
     path.write_bytes({"cut": bytes(data[:-9]), "flip": bytes(data), "garbage": b"{]\n", "empty": b""}[damage])
     with hold.Records(file) as got:
         assert got[499] == records[499]
@@ -144,7 +152,7 @@ def test_packed_files_are_refused_with_a_way_out(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="holdfast merge"):
         hold.Records(tmp_path / "x.gz")
     with pytest.raises(InputError, match="gzip"):
-        index.make_index(tmp_path / "x.gz")
+        index.find_records(tmp_path / "x.gz")
 
 
 def test_a_cache_that_cannot_be_written_does_no_harm(
@@ -195,46 +203,16 @@ def test_a_file_that_grows_while_it_is_indexed(file: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("offsets", [[0, 2**62], [5, 100], [0, 3, 2], [0]])
 def test_an_index_of_nonsense_is_built_again(file: Path, records: list[bytes], offsets: list[int]) -> None:
-    path, _ = index.make_index(file)
-    head = json.loads(path.read_bytes().partition(b"\n")[0])
-    body = np.array(offsets, "<i8").tobytes()
-    head |= {"records": len(offsets) - 1, "crc32c": codec.crc32c(body), "sample": []}
-    path.write_bytes(json.dumps(head).encode() + b"\n" + body)
+    key, _ = index.find_records(file)
+    save(file.parent, [Entry(file.name, key, places=np.array(offsets, "<i8").tobytes())])
     with hold.Records(file) as got:
         assert got[499] == records[499]
 
 
-def test_many_small_indexes_do_not_all_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each takes far more than its offsets, and time whenever one is added."""
-    monkeypatch.setattr(index, "RECENT_MOST", 3, raising=False)
-    monkeypatch.setattr(index, "_recent", index._Recent())
-    files = [write(tmp_path / f"{n}.tfrecord", [b"%d" % n]) for n in range(8)]
-    for _ in range(2):
-        for file in files:
-            hold.Records(file).close()
-    assert len(index._recent._indexes) == 3
-
-
-def test_indexes_used_last_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "RECENT_BYTES", 5 * 8 * 101)
-    monkeypatch.setattr(index, "_recent", index._Recent())
-    files = [write(tmp_path / f"{n}.tfrecord", [b"%d" % n] * 100) for n in range(8)]
-    for _ in range(2):  # first they are built, then read
-        for file in files:
-            hold.Records(file).close()
-    assert [one.offsets.nbytes for one in index._recent._indexes.values()] == [8 * 101] * 5
-    for file in files:
-        index.index_path(file, "cache").unlink()
-    monkeypatch.setattr(index, "build_index", lambda _: pytest.fail("it was built again"))
-    for file in files[3:]:
-        with hold.Records(file) as got:
-            assert got[99] == file.stem.encode()
-
-
 def test_an_index_in_memory_is_not_believed_when_stale(file: Path, records: list[bytes]) -> None:
     before = file.stat()
-    for _ in range(2):
-        hold.Records(file).close()
+    make_index(file, "cache")
+    hold.Records(file).close()
     content = file.read_bytes()
     with open(file, "r+b") as same:  # the same file, as long as before, changed within one tick of the clock
         same.write(b"".join(codec.frame(record) for record in reversed(records)))

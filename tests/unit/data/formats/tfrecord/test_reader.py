@@ -155,7 +155,7 @@ def test_a_plain_file_that_begins_like_a_packed_one(tmp_path: Path, length: int)
         assert [len(record) for record in reader] == [length, 6]
 
 
-def test_plain_read_as_gzip_is_said(file: Path) -> None:
+def test_plain_read_as_gzip_is_reported(file: Path) -> None:
     with pytest.raises(FormatError, match="expected gzip data, got"):
         hold.TFRecordReader(file, compression="gzip")
 
@@ -193,7 +193,7 @@ def test_an_error_names_file_record_offset_and_reason(file: Path) -> None:
     assert f"holdfast salvage {file}" in str(error)
 
 
-def test_a_bad_length_is_told_from_bad_data(file: Path) -> None:
+def test_a_bad_length_is_distinguished_from_bad_data(file: Path) -> None:
     start = offsets(file)[17]
     damaged(file, start + 2)
     with pytest.raises(CorruptError, match="bad length CRC") as caught, hold.TFRecordReader(file) as reader:
@@ -307,7 +307,7 @@ def test_verify_header_leaves_the_data_unchecked(file: Path) -> None:
         list(reader)
 
 
-def test_a_live_writer_is_told_from_damage(file: Path) -> None:
+def test_a_live_writer_is_distinguished_from_damage(file: Path) -> None:
     os.truncate(file, offsets(file)[-1] - 3)
     code = "import sys; f = open(sys.argv[1], 'ab'); print('open', flush=True); sys.stdin.read()"
     with subprocess.Popen(

@@ -187,7 +187,7 @@ def test_a_layout_is_pickled(tmp_path: Path) -> None:
 def test_so_many_damages_and_no_more(tmp_path: Path) -> None:
     path, size = made(tmp_path)
     flip(path, 2 * size + 1, 4 * size + 1, 6 * size + 1)
-    layout = build_repair_map(path, most=1)
+    layout = build_repair_map(path, maximum=1)
     assert [problem.offset for problem in layout.problems] == [2 * size, 4 * size]
     assert "the rest of the file was given up" in layout.problems[1].reason
     with RepairedShard(path, layout) as shard:

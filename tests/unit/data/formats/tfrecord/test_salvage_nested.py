@@ -290,7 +290,7 @@ def test_a_damaged_length_and_a_byte_of_the_data(tmp_path: Path, header: bytes) 
 
 
 @pytest.mark.parametrize("header", [b"\0" * 12, b"noise noise!"])
-def test_what_might_be_data_is_told(tmp_path: Path, header: bytes) -> None:
+def test_what_might_be_data_is_reported(tmp_path: Path, header: bytes) -> None:
     path = damaged(tmp_path / "x.tfrecord", (AT, header), (BYTE, b"?"))
     [problem] = verify_file(path).problems
     first, size = AT + HEADER + 7, len(codec.frame(INNER[0]))

@@ -69,7 +69,7 @@ def test_what_is_not_as_usual(data: bytes) -> None:
     assert counted(data) is None
 
 
-def test_unpacked_numbers_and_values_in_pieces_are_looked_at() -> None:
+def test_unpacked_numbers_and_values_in_pieces_are_inspected() -> None:
     unpacked = b"\x0a\x0e\x0a\x0c\x0a\x01a\x12\x07\x1a\x05\x08\x01\x08\x02\x08"
     assert counted(unpacked[:-1] + b"\x08") is None
     two = b"\x0a\x0c\x0a\x0a\x0a\x01a\x12\x05\x1a\x03\x0a\x01\x07"

@@ -10,7 +10,8 @@ import pytest
 
 from holdfast import TFRecordReader, TFRecordWriter
 from holdfast._native import codec
-from holdfast.data.formats.tfrecord.index import make_index
+from holdfast.data.formats.folder_index import Entry, save
+from holdfast.data.formats.tfrecord.index import find_records
 from holdfast.data.formats.tfrecord.inspect import survey_file
 from holdfast.data.formats.tfrecord.manifest import write_manifest
 from holdfast.data.formats.tfrecord.schema_inference import NotAnExample, infer_schema
@@ -19,6 +20,11 @@ from holdfast.schema import Bytes, Column, Float32, Int64, Ragged
 pytestmark = pytest.mark.formats
 
 SCHEMA: dict[str, Column] = {"b": Bytes(), "f": Float32(3), "i": Int64(), "r": Ragged(Int64())}
+
+
+def _make_index(path: Path) -> None:
+    key, offsets = find_records(path)
+    save(path.parent, [Entry(path.name, key, places=offsets.tobytes())], "beside")
 
 
 def write(path: Path, count: int = 30, **options: Any) -> Path:
@@ -59,7 +65,7 @@ def test_a_whole_file(tmp_path: Path, compression: str) -> None:
 def test_with_an_index_only_the_beginning_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "x")
     before = survey_file(path)
-    make_index(path)
+    _make_index(path)
     frame_batches = "holdfast.data.formats.tfrecord.inspect.FrameBatches"
     monkeypatch.setattr(frame_batches, lambda *_, **__: pytest.fail("read to its end"))
     assert survey_file(path) == before
@@ -90,7 +96,7 @@ def test_every_problem_is_in_the_survey_and_none_is_raised(tmp_path: Path) -> No
 
 def test_damage_that_a_fresh_index_does_not_know_of(tmp_path: Path) -> None:
     path = write(tmp_path / "x")
-    make_index(path)
+    _make_index(path)
     stamp = path.stat()
     data = bytearray(path.read_bytes())
     data[20] ^= 1  # as a failing disk does: neither size nor mtime tell

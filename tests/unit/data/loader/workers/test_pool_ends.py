@@ -34,7 +34,7 @@ def run_deed(what: str, value: Any = None, **options: Any) -> Any:
         ("crash", None, r"(?s)was killed by SIGSEGV; it was at third.*in _crash\n +ctypes.string_at\(0\)"),
     ],
 )
-def test_a_death_is_told(context: Any, what: str, value: Any, told: str) -> None:
+def test_a_death_is_reported(context: Any, what: str, value: Any, told: str) -> None:
     with pytest.raises(WorkerDiedError, match=told) as caught:
         run_deed(what, value, context=context, stall_s=None)
     assert caught.value.sample == "third"
@@ -49,7 +49,7 @@ def test_a_death_is_told(context: Any, what: str, value: Any, told: str) -> None
         ("stop", r"(?s)is stopped by a signal \(SIGCONT resumes it\); it was at third\n.*cannot dump it"),
     ],
 )
-def test_a_stall_is_told(what: str, told: str) -> None:
+def test_a_stall_is_reported(what: str, told: str) -> None:
     with ProcessPool(pool_work.act, 2, stall_s=0.5) as pool:
         pool._dispatcher._stall_s = 60  # for their start, on a machine that is busy
         assert list(pool.run([Task(("give", 1))] * 4)) == [1] * 4
@@ -79,7 +79,7 @@ def test_workers_killed_at_random() -> None:
                     assert got == wanted
 
 
-def test_a_worker_that_died_idle_is_told_at_the_next_use() -> None:
+def test_a_worker_that_died_idle_is_reported_at_the_next_use() -> None:
     with ProcessPool(pool_work.echo, 2) as pool:
         assert list(pool.run([Task(1)] * 4)) == [1] * 4
         os.kill(pool.pids[0], signal.SIGKILL)
@@ -87,7 +87,7 @@ def test_a_worker_that_died_idle_is_told_at_the_next_use() -> None:
             list(pool.run(Task(number) for number in range(100_000)))
 
 
-def test_the_death_of_the_process_that_starts_workers_is_told() -> None:
+def test_the_death_of_the_process_that_starts_workers_is_reported() -> None:
     with ProcessPool(pool_work.echo, 2) as pool:
         assert list(pool.run([Task(1)])) == [1]
         os.kill(pool._processes.forkserver_pid, signal.SIGKILL)

@@ -104,7 +104,7 @@ def test_of_two_attempts_the_first_to_commit_wins(out: RemoteDatasetWriter, memo
 
 
 def test_threads_race_and_one_wins(out: RemoteDatasetWriter, memory: MemoryFileSystem) -> None:
-    fates: list[str] = []
+    outcomes: list[str] = []
     parts = [out.part("t") for _ in range(6)]
     all_there = threading.Barrier(6)
 
@@ -113,16 +113,16 @@ def test_threads_race_and_one_wins(out: RemoteDatasetWriter, memory: MemoryFileS
             with parts[number] as part:
                 part.append(x=number, s=b"")
                 all_there.wait(60)
-            fates.append("won")
+            outcomes.append("won")
         except TargetExistsError:
-            fates.append("lost")
+            outcomes.append("lost")
 
     threads = [threading.Thread(target=attempt, args=(number,)) for number in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(fates) == ["lost"] * 5 + ["won"]
+    assert sorted(outcomes) == ["lost"] * 5 + ["won"]
     assert len(names(memory)) == 4
 
 
@@ -218,7 +218,7 @@ def test_in_doubt_the_data_stay(
     put(out, "t")
     assert out.rows == 20
     assert out.sweep() == []  # it is not old
-    assert len(out.sweep(older_than_s=0)) == 1
+    assert len(out.sweep(older_than=0)) == 1
     assert len(names(memory)) == 4
     assert out.verify().leftovers == []
 
@@ -229,7 +229,7 @@ def test_killed_between_claim_and_record(out: RemoteDatasetWriter, memory: Memor
     memory.rm_file(f"/bucket/run.hold/parts/t.{record.attempt}.json")
     assert out.rows == 0
     assert "committed; the next hold.write of this folder makes it visible" in out.verify().leftovers[0]
-    assert out.sweep(older_than_s=0) == []
+    assert out.sweep(older_than=0) == []
     assert write(URL).rows == 20
 
 
@@ -300,6 +300,9 @@ def test_a_part_without_data_is_not_done(out: RemoteDatasetWriter, memory: Memor
     memory.rm_file(f"/bucket/run.hold/parts/{out.parts()[0].file}")
     with pytest.raises(CorruptError, match="it is missing: attempt .* of task 'a' .* has committed it"):
         write(URL).part("a")
+    put(out, "b")
+    with pytest.raises(CorruptError, match="expected all committed parts, 1 are gone, such as that of task 'a'"):
+        hold.read(URL)
 
 
 def test_a_damaged_claim_is_a_finding_and_keeps_its_data(out: RemoteDatasetWriter, memory: MemoryFileSystem) -> None:
@@ -309,7 +312,7 @@ def test_a_damaged_claim_is_a_finding_and_keeps_its_data(out: RemoteDatasetWrite
     claim = memory.cat_file("/bucket/run.hold/parts/.a.json")
     memory.pipe_file("/bucket/run.hold/parts/.a.json", claim.replace(b'"rows":20', b'"rows":21'))
     assert "corrupt" in str(out.verify().problems)
-    assert out.sweep(older_than_s=0) == []
+    assert out.sweep(older_than=0) == []
     assert f"parts/{record.file}" in names(memory)
 
 

@@ -44,7 +44,7 @@ def until(done: Callable[[], bool]) -> None:
 # ---- two servers
 
 
-def test_a_second_server_is_refused_and_told_who_is_there(tmp_path: Path) -> None:
+def test_a_second_server_is_refused_and_reported_who_is_there(tmp_path: Path) -> None:
     out = small(tmp_path)
     with out.server() as server, connect(server.address, "p") as producer:
         with pytest.raises(WriterBusyError, match=rf"is already served by process {server.pid} on "):
@@ -149,7 +149,7 @@ def test_marks_outlive_journal_and_parts(tmp_path: Path) -> None:
         assert server.stats()["epoch"] == 3
 
 
-def test_a_damaged_journal_is_told_of_and_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_journal_is_reported_and_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     out = small(tmp_path)
     with served(out, chunk_rows=4, seal=False) as server, connect(server.address, "p") as producer:
         producer.extend({"x": range(12)})
@@ -257,7 +257,7 @@ def test_a_stopped_sealer_holds_producers_back(tmp_path: Path) -> None:
 
 def test_a_backlog_smaller_than_a_segment_keeps_nobody_waiting(tmp_path: Path) -> None:
     out = small(tmp_path)
-    with out.server(chunk_rows=100, queue_bytes=10_000, backlog_bytes=4_000, seal_after_s=1e6) as server:
+    with out.server(chunk_rows=100, queue_bytes=10_000, backlog_bytes=4_000, seal_after=1e6) as server:
         with connect(server.address, "p") as producer:
             producer.extend({"x": range(5_000)})
     assert by_producer(out)["p"]["x"] == list(range(5_000))

@@ -247,7 +247,7 @@ def test_torn_in_the_room_and_in_its_own_head(out: DatasetWriter) -> None:
     assert scan(path).watermarks == {"p": 20}
 
 
-def test_a_flip_in_a_segments_own_head_is_told_of_and_its_rows_are_kept(
+def test_a_flip_in_a_segments_own_head_is_reported_and_its_rows_are_kept(
     out: DatasetWriter, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = kept(out, 100)

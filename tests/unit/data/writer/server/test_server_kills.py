@@ -28,10 +28,10 @@ def ran(*arguments: object) -> Any:
 def test_killed_at_every_failpoint(tmp_path: Path, kind: str, how: list[str]) -> None:
     found = ran("--everywhere", kind, "--folder", tmp_path, *how)
     assert sorted(found) == sorted(NAMES[kind])
-    for name, fate in found.items():
-        assert fate["kills"][kind] == 1, name
-        assert fate == fate | FINE, name
-        assert fate["rows"] == 400
+    for name, outcome in found.items():
+        assert outcome["kills"][kind] == 1, name
+        assert outcome == outcome | FINE, name
+        assert outcome["rows"] == 400
 
 
 @pytest.mark.parametrize("how", [["process"], ["disk"], ["process", "--fixed"], ["disk", "--fixed"]])

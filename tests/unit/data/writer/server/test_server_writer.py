@@ -144,7 +144,7 @@ def test_what_was_given_may_be_changed_afterwards(tmp_path: Path) -> None:
 
 def test_time_makes_a_part_too(tmp_path: Path) -> None:
     out = small(tmp_path)
-    with out.server(seal_after_s=0.05) as server, connect(server.address, "p") as producer:
+    with out.server(seal_after="0.05s") as server, connect(server.address, "p", timeout="1min") as producer:
         producer.append(x=1)
         producer.commit()
         deadline = time.monotonic() + 30
@@ -248,7 +248,7 @@ def test_a_forked_child_is_refused_and_does_no_harm(tmp_path: Path) -> None:
     assert by_producer(out)["p"]["x"] == [0, 1]
 
 
-def test_a_lost_producer_is_told_of(tmp_path: Path) -> None:
+def test_a_lost_producer_is_reported(tmp_path: Path) -> None:
     out = small(tmp_path)
     with out.server() as server:
         producer = connect(server.address, "p")
@@ -321,7 +321,7 @@ def test_the_later_of_one_name_has_it(tmp_path: Path) -> None:
     ("given", "said"),
     [
         ({"ack": "never"}, "expected ack"),
-        ({"seal_after_s": 0}, "expected seal_after_s"),
+        ({"seal_after": 0}, "seal_after=: expected a time"),
         ({"chunk_rows": 0}, "chunk_rows must be a positive integer"),
         ({"codec": "zip"}, "expected codec"),
         ({"queue_bytes": "many"}, "expected a size"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,6 +62,11 @@ def check_compatibility(sources: list[MergeInput], attributes: str = "same") -> 
         text = f"{schema.notes[0]}{more}: choose 'same' to drop them or 'first' to keep the first"
         raise MergeError("schema", schema.differing[0]["files"][1], text)
     _find_columns(schema)
+    if first.ordered:
+        few = ", ".join(map(repr, first.ordered[:4])) + (" …" if len(first.ordered) > 4 else "")
+        schema.notes.append(
+            f"the order in which the members of {few} were created is not kept: they are listed by name"
+        )
     return schema
 
 
@@ -104,7 +110,10 @@ def type_name(dataset: DatasetInfo) -> str:
 
 def _fill_value(dataset: DatasetInfo) -> str:
     """Compares fill values as values: the padding between the fields of a compound is arbitrary."""
-    return "none" if dataset.fill is None else repr(np.frombuffer(dataset.fill, dataset.type.dtype)[0].tolist())
+    if dataset.fill is None:
+        return "none"
+    raw, pointed = pickle.loads(dataset.fill)
+    return repr(pointed if dataset.dtype.hasobject else np.frombuffer(raw, dataset.type.dtype)[0].tolist())
 
 
 def _fixed_scales(first: MergeInput) -> set[str]:

@@ -1,6 +1,6 @@
 """Copies chunks into the space that the library allocated: each is read, checked, written, read back and compared.
 
-Threads do that without the library, a batch of adjacent chunks per C call.
+Threads do that without the library, a batch of adjacent chunks per C call, and decode gzip chunks in addition.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import mmap
 import os
 import threading
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -28,12 +29,22 @@ _MAX_THREADS = 4
 
 
 def copy_chunks(
-    fd: int, copies: Ints, places: Ints, datasets: list[str], sources: list[MergeInput], progress: Progress
-) -> npt.NDArray[np.uint32]:
-    """Returns the crc32c of each. `datasets`: the path of the dataset of each copy, for messages."""
+    fd: int,
+    copies: Ints,
+    places: Ints,
+    datasets: list[str],
+    inflated: Ints,
+    sources: list[MergeInput],
+    progress: Progress,
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.bool_]]:
+    """Returns the crc32c of each, and whether zlib has decoded it.
+
+    datasets: the path of the dataset of each copy, for messages
+    inflated: the size of what zlib must decode it to, so that its checksum is compared; 0: not to be decoded here
+    """
     batches, lock, stop = _batches(copies, places), threading.Lock(), Stop()
     sizes, expected = np.ascontiguousarray(copies[:, SIZE]), np.ascontiguousarray(copies[:, CRC])
-    crcs = np.zeros(len(copies), np.uint32)
+    crcs, is_decoded = np.zeros(len(copies), np.uint32), np.zeros(len(copies), bool)
     buffer_bytes = max(_BATCH_BYTES, int(sizes.max(initial=0)))
 
     def work(_: int) -> None:
@@ -52,13 +63,28 @@ def copy_chunks(
                     crcs[batch] = _copy_again(source, path, fd, copies[batch], places[batch], datasets[batch])
                 else:
                     crcs[batch] = np.frombuffer(found, np.uint32)
+                    is_decoded[batch] = list(_inflate(here, sizes[batch].tolist(), inflated[batch].tolist()))
             with lock:
                 progress(int(sizes[batch].sum()))
             failpoint("merge-filling", kill_parent=True)
 
     threads = min(_MAX_THREADS, len(os.sched_getaffinity(0))) if codec.NATIVE else 1
     run_all(work, list(range(threads)), threads, stop)
-    return crcs
+    return crcs, is_decoded
+
+
+def _inflate(data: memoryview, sizes: list[int], decoded_sizes: list[int]) -> Iterator[bool]:
+    """Yields whether zlib decodes each of adjacent chunks to its size. Where not, the library says what is wrong."""
+    at = 0
+    for size, decoded_bytes in zip(sizes, decoded_sizes, strict=True):
+        stream, is_good = zlib.decompressobj(), False
+        if decoded_bytes:
+            with suppress(zlib.error):
+                is_good = (
+                    len(stream.decompress(data[at : at + size], decoded_bytes + 1)) == decoded_bytes and stream.eof
+                )
+        yield is_good
+        at += size
 
 
 @contextmanager

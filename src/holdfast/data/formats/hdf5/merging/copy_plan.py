@@ -17,6 +17,7 @@ SplitAt = Callable[[MergeTarget, int, int], int]  # an offset of a source, by it
 
 _MIN_ALIGNED = 0.5  # a column's chunks are kept intact if at least this part of all rows stays in full chunks
 _PIECE_BYTES = 1 << 20  # of a dataset without chunks
+SHUFFLE_ITEMS = (SHUFFLE, 1, ())  # the library adds the size of an item, which it alone knows for strings
 _CODECS = {"none": (), "gzip": ((GZIP, 1, (4,)),), "lzf": ((LZF, 1, ()),), "zstd": ((ZSTD, 1, (3,)),)}
 
 # Columns of a copy: the chunk's number in the grid (contiguous: its byte offset in the dataset), the source of its
@@ -40,6 +41,14 @@ class CopyPlan:
         if self.target.like.dtype.hasobject and self.builds:
             return "objects"
         return " and ".join(["copy"] * bool(len(self.copies)) + ["build"] * bool(self.builds)) or "nothing"
+
+    def inflated(self, *, decode: bool) -> Ints:
+        """Returns the size of each copied chunk after gzip, if zlib alone can check it, and 0 otherwise."""
+        like = self.target.like
+        if not decode or like.codes not in ((GZIP,), (SHUFFLE, GZIP)) or like.chunks is None:
+            return np.zeros(len(self.copies), np.int64)
+        is_alone = (self.copies[:, CRC] == NO_CRC) & (self.copies[:, MASK] == 0)
+        return np.where(is_alone, math.prod(like.chunks) * int(like.type.get_size()), 0)
 
     @property
     def built_rows(self) -> int:
@@ -134,13 +143,15 @@ def choose_filters(target: MergeTarget, codec: str | None, notes: list[str]) -> 
     like = target.like
     if codec is not None and like.row_bytes:
         packing = _CODECS[codec]
-        pipeline = ((SHUFFLE, 1, (like.type.get_size(),)), *packing) if packing else ()
+        pipeline = (SHUFFLE_ITEMS, *packing) if packing else ()
         chunks = like.chunks
         if chunks is None and pipeline:  # only chunks have filters
             rows = max(1, min(sum(one.rows for one in target.sources), _PIECE_BYTES // like.row_bytes))
             chunks = (rows, *like.row_shape)
-        if tuple(code for code, _, _ in pipeline) != like.codes:
-            target.like = replace(like, filters=pipeline, chunks=chunks)
+        codes = tuple(code for code, _, _ in pipeline)
+        if codes != like.codes:
+            there = next((one.filters for one in target.sources if one.codes == codes), pipeline)
+            target.like = replace(like, filters=there, chunks=chunks)
     odd = [one for one in target.sources if one.rows and one.codes != target.like.codes]
     if odd:
         were = ", ".join(sorted({describe_filters(one.filters) for one in odd}))
@@ -170,7 +181,7 @@ def make_plan(target: MergeTarget, notes: list[str], *, view: bool = False) -> C
         why = "may change values that are compressed again, as some chunks must be"
     else:
         return CopyPlan(target, np.concatenate(copies), builds)
-    target.like = replace(like, filters=((SHUFFLE, 1, (like.type.get_size(),)), *_CODECS["gzip"]))
+    target.like = replace(like, filters=(SHUFFLE_ITEMS, *_CODECS["gzip"]))
     was, now = describe_filters(like.filters), describe_filters(target.like.filters)
     notes.append(f"dataset {target.path!r}: {was} {why}: it is compressed with {now} instead, which keeps every value")
     return make_plan(target, notes)

@@ -20,7 +20,7 @@ from ..file_state import State, find_superblock, state_problems
 from ..filters import PACKAGE, filter_names_of, filters_of, lacking_filter
 from ..object_walk import ObjectRef, reason_of, walk
 from ..other_files import external_storage
-from ..raw_values import chunk_options
+from ..raw_values import chunk_options, read_attribute, read_fill
 from ..schema_layout import stored_column
 from .merge_model import NO_CRC, Attribute, DatasetInfo, Ints, MergeError, MergeInput, Node
 
@@ -113,6 +113,9 @@ def _node(source: MergeInput, ref: ObjectRef, crcs: Crcs) -> Node:
         node.type = _copied(ref.object.id)
         return node
     node.column = stored_column(ref.object)
+    plist = ref.object.id.get_create_plist()
+    if plist.get_attr_creation_order() or (ref.kind == "group" and plist.get_link_creation_order()):
+        source.ordered.append(ref.path)
     if ref.kind == "dataset":
         node.dataset = _dataset(source, ref, crcs.get(ref.path))
     return node
@@ -128,9 +131,10 @@ def _attributes(source: MergeInput, ref: ObjectRef) -> dict[str, Attribute]:
     for name in ref.object.attrs:
         kind = ref.object.attrs.get_id(name).get_type()
         if not kind.detect_class(h5py.h5t.REFERENCE):
-            value = ref.object.attrs[name]
-            value = None if isinstance(value, h5py.Empty) else value
-            found[name] = Attribute(kind.dtype, value, plain(value))
+            attribute, value = ref.object.attrs.get_id(name), ref.object.attrs[name]
+            is_empty = isinstance(value, h5py.Empty)
+            encoded = b"" if is_empty else read_attribute(attribute, kind)
+            found[name] = Attribute(_copied(kind), attribute.get_space(), encoded, None if is_empty else plain(value))
         elif name not in _SCALE_ATTRIBUTES:
             text = f"attribute {name!r} of {ref.path!r} holds references, which are not valid in another file"
             raise MergeError("schema", source.path, text)
@@ -177,9 +181,8 @@ def _dataset(source: MergeInput, ref: ObjectRef, crcs: dict[tuple[int, int], int
 
 
 def _fill(dataset: h5py.Dataset, plist: Any) -> bytes | None:
-    if plist.fill_value_defined() != h5py.h5d.FILL_VALUE_USER_DEFINED or dataset.dtype.hasobject:
-        return None
-    return np.asarray(dataset.fillvalue, dataset.dtype).tobytes()
+    is_given = plist.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
+    return read_fill(plist, dataset.id.get_type()) if is_given else None
 
 
 def _offset(dataset: h5py.Dataset, plist: Any) -> int | None:

@@ -70,9 +70,11 @@ def _merge(job: dict[str, Any], reporter: Reporter, files: OpenInputs, plans: li
     failpoint("merge-made", kill_parent=True)
     copies, places = _joined([plan.copies for plan in plans], (0, 6)), _joined(placed, (0,))
     datasets = [plan.target.path for plan in plans for _ in plan.copies]
-    crcs = copy_chunks(fd, copies, places, datasets, files.sources, progress)
+    inflated = _joined([plan.inflated(decode=job["verify_sources"]) for plan in plans], (0,))
+    crcs, is_decoded = copy_chunks(fd, copies, places, datasets, inflated, files.sources, progress)
     failpoint("merge-filled", kill_parent=True)
-    verify_result(job["data"], plans, placed, files, progress, decode=job["verify_sources"])
+    ends = np.cumsum([len(plan.copies) for plan in plans])[:-1]
+    verify_result(job["data"], plans, placed, files, progress, job["verify_sources"], np.split(is_decoded, ends))
     crc = file_crc(fd, places, copies[:, SIZE], crcs.astype(np.int64))
     failpoint("merge-proven", kill_parent=True)
     return facts | {

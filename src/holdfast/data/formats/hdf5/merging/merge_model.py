@@ -40,9 +40,10 @@ class RowRange(NamedTuple):
 
 
 class Attribute(NamedTuple):
-    dtype: Any
-    value: Any  # None: empty
-    plain: Any  # comparable
+    type: Any  # h5py's TypeID
+    space: Any
+    encoded: bytes  # its value, as raw_values.py writes it; b"": none
+    plain: Any  # its value, comparable
 
 
 @dataclass(slots=True)
@@ -59,7 +60,7 @@ class DatasetInfo:
     chunks: tuple[int, ...] | None
     filters: tuple[Filter, ...]
     filter_names: dict[int, bytes]
-    fill: bytes | None
+    fill: bytes | None  # as raw_values.py writes it
     offset: int | None  # of contiguous values
     extents: Ints = field(default_factory=lambda: np.zeros((0, 5), np.int64))
     value: Any = None  # of a scalar dataset, comparable
@@ -111,6 +112,7 @@ class MergeInput:
     path: str
     nodes: dict[str, Node] = field(default_factory=dict)
     recorded: bool = False  # a record has the checksums of its chunks
+    ordered: list[str] = field(default_factory=list)  # objects that list their members in the order of creation
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ....._native import codec
 from ..chunks import chunk_grid, read_unconverted
-from ..object_walk import reason_of
+from ..object_walk import NEVER_WRITTEN, reason_of
 from ..schema_layout import in_native_order
 from .inputs import LIBRARY_ERRORS
 from .merge_model import NO_CRC, MergeError, MergeInput, MergeTarget, RowRange, Values
@@ -62,7 +62,7 @@ class OpenInputs:
             for number, offset, *_ in source.extents[low:high].tolist():
                 decode_chunk(dataset, number, self.path(file), offset)
             text = f"dataset {target.path!r}: rows {start:,} to {stop:,} cannot be read: {reason_of(error)}"
-            raise MergeError("corrupt", self.path(file), text) from error
+            raise MergeError("input" if NEVER_WRITTEN in str(error) else "corrupt", self.path(file), text) from error
 
     def close(self) -> None:
         while self._files:

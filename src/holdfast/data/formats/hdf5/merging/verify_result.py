@@ -12,6 +12,7 @@ import os
 
 import h5py
 import numpy as np
+import numpy.typing as npt
 
 from ....._native.checksum import combine_all, crc32c_of_file
 from ..filters import filters_of, is_compressed, same_filters
@@ -25,11 +26,18 @@ from .write_result import find_places
 
 
 def verify_result(
-    path: str, plans: list[CopyPlan], places: list[Ints], files: OpenInputs, progress: Progress, *, decode: bool
+    path: str,
+    plans: list[CopyPlan],
+    places: list[Ints],
+    files: OpenInputs,
+    progress: Progress,
+    decode: bool,
+    decoded: list[npt.NDArray[np.bool_]],
 ) -> None:
-    """`decode`: decodes every copied chunk without a recorded checksum, so that a codec detects what it can."""
+    """`decode`: decodes every copied chunk that has no recorded checksum and is not `decoded` already, so that a codec
+    detects what it can."""
     with h5py.File(path, "r") as file:
-        for plan, expected in zip(plans, places, strict=True):
+        for plan, expected, is_decoded in zip(plans, places, decoded, strict=True):
             target = plan.target
             if target.path not in file or file[target.path].shape != target.shape:
                 text = f"{target.path!r} is not what was written: expected the shape {target.shape}"
@@ -41,7 +49,7 @@ def verify_result(
             if not np.array_equal(find_places(dataset, plan), expected):
                 raise _error(path, plan, "has its chunks at other offsets than they were written to")
             if decode and is_compressed(target.like.filters):
-                for copy in plan.copies[plan.copies[:, CRC] == NO_CRC].tolist():
+                for copy in plan.copies[(plan.copies[:, CRC] == NO_CRC) & ~is_decoded].tolist():
                     decode_chunk(dataset, copy[NUMBER], files.path(copy[FILE]), copy[OFFSET])
                     progress(0)
             edges = [(row, row + 1) for at, run in target.placed_runs() for row in {at, at + run.rows - 1}]

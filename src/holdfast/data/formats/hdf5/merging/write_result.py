@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import h5py
@@ -20,10 +21,11 @@ from ....._util.failpoints import failpoint
 from ..chunks import chunk_grid, chunk_table
 from ..filters import Filter, add_filters, describe_filters, filters_of, same_filters, verbatim_parameters
 from ..object_walk import raw_of
+from ..raw_values import ValueDecoder
 from ..sandbox import Progress
 from .compatibility import MergeSchema, type_name
-from .copy_plan import MASK, NUMBER, SIZE, CopyPlan
-from .merge_model import Attribute, DatasetInfo, Ints, MergeError, MergeTarget
+from .copy_plan import MASK, NUMBER, SHUFFLE_ITEMS, SIZE, CopyPlan
+from .merge_model import Ints, MergeError, MergeTarget
 from .source_rows import OpenInputs, SourceRows, pieces
 
 _CHUNKS_PER_HEARTBEAT = 1 << 14
@@ -125,9 +127,12 @@ def _write_rest(file: h5py.File, schema: MergeSchema, files: OpenInputs) -> None
     for path in schema.single:
         _require_parent(file, path)
         files.hdf5(0).copy(path, file, path, without_attrs=True)
+    decoder = ValueDecoder(file, lambda address: None)
     for path, attributes in schema.attributes.items():
         for name, one in attributes.items():
-            _set_attribute(file[path], name, one)
+            made = h5py.h5a.create(file[path].id, raw_of(name), one.type, one.space)
+            if one.encoded:
+                decoder.write_attribute(made, one.type, one.encoded)
     for path, node in schema.links:
         _require_parent(file, path)
         file[path] = h5py.SoftLink(node.target) if node.kind == "soft" else file[node.target]
@@ -146,7 +151,7 @@ def _make_dataset(file: h5py.File, target: MergeTarget) -> None:
     like, plist = target.like, h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     limits: tuple[int | None, ...] = target.shape
     if like.fill is not None:
-        plist.set_fill_value(_fill_value(like, like.fill))
+        ValueDecoder(file, lambda address: None).set_fill(plist, like.type, like.fill)
     if like.chunks is None:
         plist.set_layout(h5py.h5d.CONTIGUOUS)
         plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -158,13 +163,15 @@ def _make_dataset(file: h5py.File, target: MergeTarget) -> None:
         plist.set_alloc_time(h5py.h5d.ALLOC_TIME_INCR)
         is_growing = any(one.maxshape[0] is None for one in target.sources)
         limits = (None if is_growing else max(target.rows, like.chunk_rows), *like.maxshape[1:])
-    most = tuple(
+    maximum = tuple(
         h5py.h5s.UNLIMITED if n is None else max(n, here) for n, here in zip(limits, target.shape, strict=True)
     )
-    space = h5py.h5s.create_simple(target.shape, most)
+    space = h5py.h5s.create_simple(target.shape, maximum)
     dataset = h5py.h5d.create(file.id, raw_of(target.path), like.type, space, plist)
     made = filters_of(dataset.get_create_plist())
     dataset.close()
+    if like.filters[:1] == (SHUFFLE_ITEMS,):
+        target.like = like = replace(like, filters=(made[0], *like.filters[1:]))
     if not same_filters(made, like.filters):
         text = f"dataset {like.path!r}: its filters ({describe_filters(like.filters)}) cannot be recreated"
         raise MergeError("write", "", f"{text}: expected {_parameters(like.filters)}, got {_parameters(made)}")
@@ -174,13 +181,6 @@ def _parameters(filters: tuple[Filter, ...]) -> list[tuple[int, ...]]:
     return [(code, *values) for code, _, values in filters]
 
 
-def _fill_value(like: DatasetInfo, fill: bytes) -> Any:
-    """Returns the fill value as h5py takes it: a string must have variable length, since h5py takes a fixed one for a
-    pointer."""
-    value, text = np.frombuffer(fill, like.type.dtype)[0], h5py.check_string_dtype(like.type.dtype)
-    return np.array(value, like.type.dtype if text is None else h5py.string_dtype(text.encoding))
-
-
 def _make_view(file: h5py.File, target: MergeTarget, files: OpenInputs, folder: str) -> None:
     like = target.like
     if like.dtype.hasobject:
@@ -188,7 +188,7 @@ def _make_view(file: h5py.File, target: MergeTarget, files: OpenInputs, folder: 
         raise MergeError("schema", files.path(like.file), text)
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     if like.fill is not None:
-        plist.set_fill_value(_fill_value(like, like.fill))
+        ValueDecoder(file, lambda address: None).set_fill(plist, like.type, like.fill)
     plist.set_layout(h5py.h5d.VIRTUAL)
     space, zeros = h5py.h5s.create_simple(target.shape), (0,) * len(like.row_shape)
     for at, run in target.placed_runs():
@@ -249,29 +249,3 @@ def find_places(dataset: h5py.Dataset, plan: CopyPlan) -> Ints:
     if not np.array_equal(table[:, [0, 2, 3]], plan.copies[:, [NUMBER, SIZE, MASK]]):
         raise MergeError("write", "", f"dataset {plan.target.path!r} has other chunks than planned")
     return table[:, 1]
-
-
-def _set_attribute(obj: Any, name: str, one: Attribute) -> None:
-    if one.value is None:
-        obj.attrs[name] = h5py.Empty(one.dtype)
-    elif h5py.check_string_dtype(one.dtype) is not None:
-        obj.attrs.create(name, _as_bytes(one.value), dtype=one.dtype)
-    elif one.dtype.subdtype:
-        obj.attrs.create(name, one.value, dtype=one.dtype)
-    elif h5py.check_vlen_dtype(one.dtype) is not None and not np.asarray(one.value).dtype.hasobject:
-        scalar = np.empty((), one.dtype)  # its value is an array, which must not become the shape of the attribute
-        scalar[()] = one.value
-        obj.attrs.create(name, scalar, dtype=one.dtype)
-    else:
-        obj.attrs.create(name, np.asarray(one.value, one.dtype), dtype=one.dtype)
-
-
-def _as_bytes(value: Any) -> Any:
-    """Encodes strings as h5py decoded them: they need not fit the character set that their type names."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape")
-    if isinstance(value, np.ndarray) and value.dtype == object:
-        made = np.empty(value.shape, object)
-        made[...] = np.vectorize(_as_bytes, otypes=[object])(value) if value.size else value
-        return made
-    return value
