@@ -209,3 +209,21 @@ def test_a_tar_shows_its_samples_and_its_members_by_suffix(tmp_path: Path) -> No
         line.split() for line in text.splitlines()
     ]
     assert ".jpg          5  510 B     100 B   102 B    104 B" in text
+
+
+def test_many_files_are_shown_together(tmp_path: Path) -> None:
+    for number in range(30):
+        name = "a" if number < 15 else "b"
+        with hold.TFRecordWriter(tmp_path / f"{number:02}.tfrecord", {name: hold.Int64()}) as writer:
+            writer.extend({name: range(number)})
+    flip(tmp_path / "20.tfrecord", 30)
+    done = holdfast("inspect", tmp_path)
+    assert done.returncode == 1
+    shown = done.stdout.splitlines()
+    assert [line.split()[1] for line in shown if line.startswith("  files ")] == ["1", "14", "14"]  # the first is empty
+    assert [line for line in shown if line.startswith(str(tmp_path / "20"))]
+    assert shown[-1].startswith("30 files, 434 rows")
+    assert shown[-1].endswith("1 with a problem; --all shows each")
+    each = holdfast("inspect", "--all", tmp_path).stdout
+    assert all(str(tmp_path / f"{number:02}.tfrecord") in each for number in range(30))
+    assert len(document(holdfast("inspect", "--json", tmp_path))["files"]) == 30

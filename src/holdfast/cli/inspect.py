@@ -17,7 +17,8 @@ Dataset directory, as hold.write creates it: shows its schema and how many
 parts and rows are committed.
 
 FILE is a path, a glob, a dataset directory, or a directory whose data files
-and dataset directories are inspected, at any depth.
+and dataset directories are inspected, at any depth. More than 20 are shown
+together: files with one schema as one, and those with a problem one by one.
 
 Examples:
 
@@ -82,7 +83,7 @@ cannot be read (and none is corrupt).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import click
 
@@ -94,7 +95,9 @@ from ..data.formats.registry import FORMATS
 from ..data.formats.sections import Section
 from ..data.inputs import expand_once
 from .app import FOUND, NO_ACCESS, command, jobs_option, worst_code
-from .console import Screen, bar_for, show_repeated, show_section
+from .console import Screen, bar_for, show_repeated, show_rest, show_section
+
+_MAX_SHOWN = 20
 
 
 @command(__doc__)
@@ -108,8 +111,9 @@ from .console import Screen, bar_for, show_repeated, show_section
     metavar="N",
     help="Infer the schema from N records.  [default: 100]",
 )
+@click.option("--all", "show_all", is_flag=True, help="Show each file, also of more than 20.")
 @jobs_option
-def inspect(screen: Screen, files: tuple[str, ...], only_schema: bool, sample: int, jobs: int) -> int:
+def inspect(screen: Screen, files: tuple[str, ...], only_schema: bool, sample: int, show_all: bool, jobs: int) -> int:
     paths = expand_once(files)
     with bar_for(screen, f"inspecting {counted(len(paths.files), 'file')}", total_bytes(paths.files)) as bar:
         found = inspect_files(paths, records=sample, jobs=jobs, progress=bar.advance)
@@ -117,14 +121,53 @@ def inspect(screen: Screen, files: tuple[str, ...], only_schema: bool, sample: i
     if only_schema:
         _show_schemas(screen, found.files)
     else:
-        for i, file in enumerate(found.files):
-            screen.print(*["\n"] if i else [], screen.styled(file.path, "bold"))
-            for number, section in enumerate(_sections(file) if screen.talks else ()):
-                if number:
-                    screen.print()
-                show_section(screen, section)
+        if screen.talks and len(found.files) > _MAX_SHOWN and not show_all:
+            _show_together(screen, found.files)
+        else:
+            _show_each(screen, found.files)
         show_repeated(screen, found.repeated, "shown")
     return worst_code(FOUND if one.readable else NO_ACCESS for one in found.files if one.problem is not None)
+
+
+def _show_each(screen: Screen, files: Sequence[InspectedFile]) -> None:
+    for i, file in enumerate(files):
+        screen.print(*["\n"] if i else [], screen.styled(file.path, "bold"))
+        _show_sections(screen, _sections(file) if screen.talks else ())
+
+
+def _show_together(screen: Screen, files: Sequence[InspectedFile]) -> None:
+    """Shows what files of one format and schema have together, and each of those that have a problem."""
+    groups: dict[tuple[str | None, str], list[InspectedFile]] = {}
+    for file in files:
+        if file.problem is None:
+            groups.setdefault((file.format, file.code), []).append(file)
+    for (kind, code), alike in list(groups.items())[:_MAX_SHOWN]:
+        first, last = alike[0].path, alike[-1].path
+        screen.print(screen.styled(f"{first} … {last}" if len(alike) > 1 else first, "bold"))
+        facts = [
+            ("files", f"{len(alike):,}"),
+            ("format", FORMATS[kind].title if kind in FORMATS else "dataset directory of hold.write"),
+            ("size", format_bytes(sum(file.bytes for file in alike))),
+            ("rows", f"{sum(file.rows for file in alike):,}"),
+        ]
+        _show_sections(screen, [Section(facts=facts), *([Section(code=code)] if code else [])])
+        screen.print()
+    show_rest(screen, len(groups) - _MAX_SHOWN, "schemas")
+    bad = [file for file in files if file.problem is not None]
+    _show_each(screen, bad[:_MAX_SHOWN])
+    if bad:
+        show_rest(screen, len(bad) - _MAX_SHOWN)
+        screen.print()
+    total = f"{counted(len(files), 'file')}, {sum(file.rows for file in files):,} rows"
+    problems = f", {len(bad):,} with a problem" if bad else ""
+    screen.print(f"{total}, {format_bytes(sum(file.bytes for file in files))}{problems}; --all shows each")
+
+
+def _show_sections(screen: Screen, sections: Iterable[Section]) -> None:
+    for number, section in enumerate(sections):
+        if number:
+            screen.print()
+        show_section(screen, section)
 
 
 def _sections(file: InspectedFile) -> Iterable[Section]:
