@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
-
-import numpy as np
-from PIL import Image
 
 import holdfast as hold
 from benchmarks.common.contenders import Job
-from benchmarks.peers.data import EMBED, IMAGE_BATCH, ROW_BYTES, SIDE, SMALL_BATCH, WINDOW, random_box, source
+from benchmarks.peers.data import EMBED, IMAGE_BATCH, ROW_BYTES, SIDE, SMALL_BATCH, WINDOW, source
 from benchmarks.peers.operations import Batches, serve
 
 SMALL: dict[str, Any] = {"id": hold.Int64(), "emb": hold.Float32(EMBED)}
@@ -27,19 +23,9 @@ def rows(job: Job) -> Batches:
 
 
 def pictures(job: Job) -> Batches:
-    samples, crop = _shuffled(job, "*.tfrecord", IMAGE), "random" if job["pipeline"] == "cropped" else None
-    if hasattr(samples, "decode"):
-        samples = samples.decode("image", size=(SIDE, SIDE), crop=crop, dtype="float32")
-    else:
-        samples = samples.map(lambda row: _by_pillow(row, crop), num_workers=2, where="threads")
-    return _each(samples.batch(IMAGE_BATCH))
-
-
-def _by_pillow(row: dict[str, Any], crop: str | None) -> dict[str, Any]:
-    image = Image.open(io.BytesIO(row["image"]))
-    top, left, height, width = random_box(image.height, image.width) if crop else (0, 0, image.height, image.width)
-    resized = image.resize((SIDE, SIDE), Image.Resampling.BILINEAR, (left, top, left + width, top + height))
-    return {"id": row["id"], "image": np.asarray(resized, np.float32)}
+    crop = "random" if job["pipeline"] == "cropped" else None
+    options = {"size": (SIDE, SIDE), "crop": crop, "dtype": "float32", "std": 1 / 255}  # 0 to 255, as the peers
+    return _each(_shuffled(job, "*.tfrecord", IMAGE).decode("image", **options).batch(IMAGE_BATCH))
 
 
 def _shuffled(job: Job, files: str, schema: dict[str, Any]) -> Any:
