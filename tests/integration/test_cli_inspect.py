@@ -222,7 +222,7 @@ def test_many_files_are_shown_together(tmp_path: Path) -> None:
     shown = done.stdout.splitlines()
     assert [line.split()[1] for line in shown if line.startswith("  files ")] == ["1", "14", "14"]  # the first is empty
     assert [line for line in shown if line.startswith(str(tmp_path / "20"))]
-    assert shown[-1].startswith("30 files, 434 rows")
+    assert shown[-1].startswith("30 files, 435 rows")
     assert shown[-1].endswith("1 with a problem; --all shows each")
     each = holdfast("inspect", "--all", tmp_path).stdout
     assert all(str(tmp_path / f"{number:02}.tfrecord") in each for number in range(30))

@@ -335,7 +335,8 @@ class ImageResize:
             pixels = decode_image(data, self._mode)
             height, width = pixels.shape[:2]
             plan((height, width))
-        shrunk = round(max(height, width) / max(pixels.shape[:2]))  # 1, 2, 4 or 8; the last column may show fewer
+        # The last row and column of a shrunk image may show fewer pixels than the others.
+        shrunk = next(by for by in (1, 2, 4, 8) if pixels.shape[:2] == (-(-height // by), -(-width // by)))
         left, top, right, bottom = (side / shrunk for side in box)
         return pixels, (left, top, right, bottom)
 

@@ -125,6 +125,14 @@ def test_smaller_scales_differ_by_less_than_four_levels_in_the_mean(sampling: st
             assert np.percentile(found, 99) <= 16, (size, box)
 
 
+def test_small_progressive_jpegs_are_shrunk_by_pillow() -> None:
+    for side in range(1, 60):
+        data = saved(Image.new("RGB", (side, side + side % 7), (200, 100, 50)), progressive=True, quality=100)
+        for size in (1, 3, 7):
+            got = hold.decode_image(data, size=size, crop="random", rng=random.Random(side))
+            assert np.abs(got.astype(int) - (200, 100, 50)).max() <= 4, (side, size)
+
+
 def test_common_jpegs_go_the_quick_way() -> None:
     if native is None:
         return
