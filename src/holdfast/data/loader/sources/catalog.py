@@ -632,11 +632,13 @@ class ShardSet:
 
     def whole_files(self, shards: Ints) -> tuple[bytes, Ints]:
         """Returns the names of these files, each ended by a 0, and their sizes and mtimes."""
-        names: list[bytes] = []
-        at = np.searchsorted(self._begins, shards, "right") - 1
-        for catalog in dict.fromkeys(at.tolist()):
-            names += self._catalogs[catalog].whole_files((shards[at == catalog] - self._begins[catalog]).tolist())
-        shards = shards[np.argsort(at, kind="stable")]
+        names = [b""] * len(shards)
+        of = np.searchsorted(self._begins, shards, "right") - 1
+        for catalog in np.unique(of).tolist():
+            where = np.flatnonzero(of == catalog)
+            found = self._catalogs[catalog].whole_files((shards[where] - self._begins[catalog]).tolist())
+            for at, name in zip(where.tolist(), found, strict=True):
+                names[at] = name
         expected = np.stack([self.table["size"][shards], self.table["mtime_ns"][shards]], axis=1)
         return b"\0".join(names) + b"\0", expected
 
