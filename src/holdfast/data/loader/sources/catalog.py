@@ -444,7 +444,7 @@ class _Scan:
     def __init__(self, catalog: Catalog, specs: Sequence[SourceSpec], progress: OnProgress | None) -> None:
         self._catalog, self._specs, self._progress = catalog, specs, progress
         self._found: dict[int, _Scanned] = {}
-        self._is_known = np.zeros(len(specs), np.bool_)
+        self._n_known = 0  # shards that an index knows
         self._known_blocks: list[tuple[Ints, Ints]] = []  # shards of the blocks, and the blocks
         self._lost = 0
 
@@ -468,7 +468,7 @@ class _Scan:
         if others and catalog._cache is not None:
             self._save(catalog._cache.folder, others)
         self._check_seen()
-        return self._result()
+        return self._join_blocks()
 
     def _scan_folder(self, folder: str, numbers: list[int]) -> None:
         opened = [number for number in numbers if number in self._found]  # to learn the columns
@@ -502,7 +502,9 @@ class _Scan:
             for name in TABLE.names or ():
                 self._catalog.table[name][there] = table[name][good]
             self._known_blocks.append((np.repeat(there, table["blocks"][good]), index.blocks_of(rows[good])))
-            self._is_known[there] = True
+            self._n_known += len(there)
+            if len(there):
+                self._catalog._unseen = {}  # they have been looked at with these columns before
             numbers = np.array(numbers, np.int64)[~good].tolist()
         return numbers
 
@@ -548,7 +550,7 @@ class _Scan:
             if self._lost > catalog._max_corrupt:
                 raise too_many_losses(loss, catalog._max_corrupt)
         if self._progress:
-            self._progress(int(self._is_known.sum()) + len(self._found), len(self._specs))
+            self._progress(self._n_known + len(self._found), len(self._specs))
 
     def _save(self, folder: str, numbers: list[int]) -> None:
         """Stores what was learned in the user's cache, if that is possible: it only saves time."""
@@ -568,17 +570,16 @@ class _Scan:
                 folder_index.save(folder, entries)
 
     def _check_seen(self) -> None:
-        """Raises a SchemaError for a list that no sample has. A shard that an index knows has been looked at before."""
+        """Raises a SchemaError for a list that no sample has."""
         catalog = self._catalog
         if catalog._first is None and catalog._given is not None and catalog.table["count"].any():
             catalog._first = self._specs[int(np.flatnonzero(catalog.table["count"])[0])].path, catalog._given
-        if catalog._unseen and catalog._first is not None and not self._is_known.any():
+        if catalog._unseen and catalog._first is not None:
             lacking = Lacking(catalog._unseen, catalog._looked, catalog._keys)
             raise lacking.error("If only a few have it, or none must, give the column default=[]")
-        catalog._unseen = {}
 
-    def _result(self) -> Blocks:
-        """Joins the blocks of all shards, in their order."""
+    def _join_blocks(self) -> Blocks:
+        """Returns the blocks of all shards, in their order."""
         catalog = self._catalog
         catalog.losses += [loss for number in sorted(self._found) for loss in self._found[number].losses]
         scanned = sorted(self._found)
