@@ -83,6 +83,21 @@ def test_small_shards_are_read_together(tmp_path: Path) -> None:
     assert len(names) <= 2  # one for each pass, to make its decoder
 
 
+def test_small_shards_of_several_folders_are_read_together(tmp_path: Path) -> None:
+    """Shards of one size: a wrong one would not be noticed by its length."""
+    parts = []
+    for part in range(2):
+        (tmp_path / str(part)).mkdir()
+        for at in range(20):
+            with hold.TFRecordWriter(tmp_path / str(part) / f"{at:02}.tfrecord", SCHEMA) as writer:
+                writer.extend(columns_of(1000 + part * 80 + at * 4, 4))
+        parts.append(hold.read(tmp_path / str(part), SCHEMA))
+    ds = hold.concat(parts).shuffle(seed=5).batch(8)
+    together = ids_of(ds)
+    assert sorted(together) == list(range(1000, 1160))
+    assert ids_of(ds.limits(memory=1000)) == together  # there each sample is read by itself
+
+
 def test_a_small_shard_that_changed_meanwhile_is_noticed(tmp_path: Path) -> None:
     shards = make_shards(tmp_path, [4] * 30)
     with hold.read(tmp_path, SCHEMA).batch(4).iterate() as batches:

@@ -188,6 +188,22 @@ def test_a_billion_samples_take_no_memory_and_no_replay() -> None:
     assert pairs(order, run.steps[0].positions) == late
 
 
+def test_a_rank_of_many_takes_no_more_memory_in_file_order() -> None:
+    """It looked up the samples of all ranks, to select its own."""
+    n = 16_000
+    blocks = Blocks(np.arange(n), np.zeros(n, np.int64), np.full(n, 4000), np.full(n, 1_400_000))
+    order, shard = SampleOrder(blocks), ShardSpec(rank=77, world=1000)
+    tracemalloc.start()
+    steps = next(plan_steps(order, BatchPlan(batch=256), shard))
+    windows = dict(order.windows(steps.first, steps.stop, shard.rank, shard.world))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8_000_000
+    shards, samples = order.blocks.samples_at(steps.positions)
+    assert np.array_equal(shards * 4000 + samples, 77 + 1000 * np.arange(len(samples)))
+    assert set(steps.positions.block.tolist()) <= {block for some in windows.values() for block in some.tolist()}
+
+
 @pytest.mark.parametrize(("blocks", "lanes"), [(0, 1), (1, 1), (15, 1), (16, 2), (511, 32), (512, 64), (10**6, 64)])
 def test_more_data_have_more_lanes(blocks: int, lanes: int) -> None:
     assert default_lanes(blocks) == lanes

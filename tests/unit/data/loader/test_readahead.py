@@ -9,13 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from factories_files import SCHEMA, check_rows, ids_of, make_shards
 
 import holdfast as hold
 import readahead_threads
 from holdfast._native.c_modules import readahead
-from holdfast.data.loader.pipeline.block_cache import Readahead
+from holdfast.data.formats.tfrecord.source import front_of, new_buffer
+from holdfast.data.loader.pipeline.block_cache import Readahead, read_whole_files
 from holdfast.data.loader.pipeline.fetch import Fetcher
 
 PAD = 2000
@@ -184,3 +186,28 @@ def test_ranks_and_epochs(shards: list[Path], wishes: list[int]) -> None:
     assert sorted(alone[:SAMPLES]) == list(range(SAMPLES))
     if readahead:
         assert wishes
+
+
+def test_whole_files_are_read_as_long_as_they_are_as_expected(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a", "empty", "c")]
+    for path, data in zip(paths, (b"first", b"", b"the last"), strict=True):
+        path.write_bytes(data)
+    names = b"".join(os.fsencode(path) + b"\0" for path in paths)
+    expected = np.array([(path.stat().st_size, path.stat().st_mtime_ns) for path in paths])
+    memory = new_buffer(13)
+    assert read_whole_files(names, expected, memory) == 13
+    start = front_of(memory, 0)
+    assert memory[start : start + 13].tobytes() == b"firstthe last"
+    for change in ((0, 1), (1, 0)):
+        wrong = expected + np.array([(0, 0), (0, 0), change])
+        assert read_whole_files(names, wrong, new_buffer(14)) != int(wrong[:, 0].sum())
+    paths[1].unlink()
+    assert read_whole_files(names, expected, memory) != 13
+    paths[1].mkdir()
+    assert read_whole_files(names, expected, memory) != 13
+    if readahead:
+        for given in ((names[:-1], expected), (names, expected[:2]), (names, -expected)):
+            with pytest.raises(ValueError, match="expected"):
+                readahead.read_files(*given, memory, 0)
+        with pytest.raises(ValueError, match="expected a place"):
+            readahead.read_files(names, expected, memory[:12], 0)

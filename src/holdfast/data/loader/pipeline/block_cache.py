@@ -362,6 +362,7 @@ class BlockCache:
 
     def close(self) -> None:
         """Releases everything."""
+        self._shards.give_way = lambda: False
         self._readahead.close()
         self._meter.add_memory(-self._cached_bytes - self._reserved_bytes)
         self._cached_bytes = self._reserved_bytes = 0

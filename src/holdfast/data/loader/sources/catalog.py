@@ -446,7 +446,7 @@ class _Scan:
     def __init__(self, catalog: Catalog, specs: Sequence[SourceSpec], progress: OnProgress | None) -> None:
         self._catalog, self._specs, self._progress = catalog, specs, progress
         self._found: dict[int, _Scanned] = {}
-        self._is_known = np.zeros(len(specs), np.bool_)
+        self._n_known = 0  # shards that an index knows
         self._known_blocks: list[tuple[Ints, Ints]] = []  # shards of the blocks, and the blocks
         self._lost = 0
 
@@ -470,7 +470,7 @@ class _Scan:
         if others and catalog._cache is not None:
             self._save(catalog._cache.folder, others)
         self._check_seen()
-        return self._result()
+        return self._join_blocks()
 
     def _scan_folder(self, folder: str, numbers: list[int]) -> None:
         opened = [number for number in numbers if number in self._found]  # to learn the columns
@@ -504,7 +504,9 @@ class _Scan:
             for name in TABLE.names or ():
                 self._catalog.table[name][there] = table[name][good]
             self._known_blocks.append((np.repeat(there, table["blocks"][good]), index.blocks_of(rows[good])))
-            self._is_known[there] = True
+            self._n_known += len(there)
+            if len(there):
+                self._catalog._unseen = {}  # they have been looked at with these columns before
             numbers = np.array(numbers, np.int64)[~good].tolist()
         return numbers
 
@@ -550,7 +552,7 @@ class _Scan:
             if self._lost > catalog._max_corrupt:
                 raise too_many_losses(loss, catalog._max_corrupt)
         if self._progress:
-            self._progress(int(self._is_known.sum()) + len(self._found), len(self._specs))
+            self._progress(self._n_known + len(self._found), len(self._specs))
 
     def _save(self, folder: str, numbers: list[int]) -> None:
         """Stores what was learned in the user's cache, if that is possible: it only saves time."""
@@ -570,17 +572,16 @@ class _Scan:
                 folder_index.save(folder, entries)
 
     def _check_seen(self) -> None:
-        """Raises a SchemaError for a list that no sample has. A shard that an index knows has been looked at before."""
+        """Raises a SchemaError for a list that no sample has."""
         catalog = self._catalog
         if catalog._first is None and catalog._given is not None and catalog.table["count"].any():
             catalog._first = self._specs[int(np.flatnonzero(catalog.table["count"])[0])].path, catalog._given
-        if catalog._unseen and catalog._first is not None and not self._is_known.any():
+        if catalog._unseen and catalog._first is not None:
             lacking = Lacking(catalog._unseen, catalog._scanned, catalog._keys)
             raise lacking.error("If only a few have it, or none must, give the column default=[]")
-        catalog._unseen = {}
 
-    def _result(self) -> Blocks:
-        """Joins the blocks of all shards, in their order."""
+    def _join_blocks(self) -> Blocks:
+        """Returns the blocks of all shards, in their order."""
         catalog = self._catalog
         catalog.losses += [loss for number in sorted(self._found) for loss in self._found[number].losses]
         scanned = sorted(self._found)
@@ -634,11 +635,13 @@ class ShardSet:
 
     def whole_files(self, shards: Ints) -> tuple[bytes, Ints]:
         """Returns the names of these files, each ended by a 0, and their sizes and mtimes."""
-        names: list[bytes] = []
-        at = np.searchsorted(self._begins, shards, "right") - 1
-        for catalog in dict.fromkeys(at.tolist()):
-            names += self._catalogs[catalog].whole_files((shards[at == catalog] - self._begins[catalog]).tolist())
-        shards = shards[np.argsort(at, kind="stable")]
+        names = [b""] * len(shards)
+        of = np.searchsorted(self._begins, shards, "right") - 1
+        for catalog in np.unique(of).tolist():
+            where = np.flatnonzero(of == catalog)
+            found = self._catalogs[catalog].whole_files((shards[where] - self._begins[catalog]).tolist())
+            for at, name in zip(where.tolist(), found, strict=True):
+                names[at] = name
         expected = np.stack([self.table["size"][shards], self.table["mtime_ns"][shards]], axis=1)
         return b"\0".join(names) + b"\0", expected
 
