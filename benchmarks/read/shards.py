@@ -86,8 +86,11 @@ def _data(folder: Path, row: str, quick: bool) -> Path:
     if not home.exists():
         reports.log(f"making the data of {TITLES[row]}")
         partial = Path(tempfile.mkdtemp(prefix="shards-", dir=folder))
-        _make(row, partial, quick)
-        partial.rename(home)
+        try:
+            _make(row, partial, quick)
+            partial.rename(home)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
     return home / "run.hold" if row == "parts" else home
 
 
