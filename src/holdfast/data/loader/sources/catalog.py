@@ -143,6 +143,8 @@ class Catalog:
         self.losses: list[SkippedSample] = []  # the corrupt records that were found when the shards were opened
         columns = (self._given or {}).items()
         self._unseen: Columns = {name: one for name, one in columns if isinstance(one, Ragged) and one.default is None}
+        self._n_lists = len(self._unseen)
+        self._with_lists: set[int] = set()  # shards that have all of them
         self._scanned = 0
         self.table = np.zeros(len(specs), TABLE)
         self.blocks = _Scan(self, specs, progress).run()  # of all shards, in order
@@ -343,7 +345,7 @@ class Catalog:
         """Reads the first sample with the given schema, or compares the columns with those of the first shard."""
         path = self.paths[number]
         if self._unseen:
-            self._find_lists(shard)
+            self._find_lists(number, shard)
         if self._first is None:
             self._first = path, shard.schema if self._given is None else self._given
         first, expected = self._first
@@ -357,14 +359,17 @@ class Catalog:
         if self._given is None and number % max(1, len(self) // _COMPARED) == 0:
             _check_equal(first, expected, path, shard.schema)
 
-    def _find_lists(self, shard: Shard) -> None:
+    def _find_lists(self, number: int, shard: Shard) -> None:
         """Looks for the lists that no sample had so far. Threads look at the same time."""
+        unseen = dict(self._unseen)
         try:
-            lacking = find_lacking(shard, dict(self._unseen), max(_SCANNED - self._scanned, _SCANNED // 100))
+            lacking = find_lacking(shard, unseen, max(_SCANNED - self._scanned, _SCANNED // 100))
         except DataError:  # reading reports it
             self._unseen.clear()
             return
         self._scanned, self._keys = self._scanned + lacking.looked, lacking.keys
+        if not lacking.columns and len(unseen) == self._n_lists:
+            self._with_lists.add(number)
         for name in set(self._unseen) - set(lacking.columns):
             self._unseen.pop(name, None)
 
@@ -434,9 +439,9 @@ def _check_equal(first: str, expected: Columns, path: str, got: Columns) -> None
             )
 
 
-def digest_of(columns: Columns, is_given: bool) -> int:
-    """Hashes the columns that the first sample of a shard was read with."""
-    text = repr([is_given, *(f"{name}={column!r}" for name, column in columns.items())])
+def digest_of(columns: Columns, is_given: bool, has_lists: bool = False) -> int:
+    """Hashes the columns that the first sample of a shard was read with; `has_lists`: some sample has all its lists."""
+    text = repr([is_given, *(f"{name}={column!r}" for name, column in columns.items()), *["lists"] * has_lists])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") or 1
 
 
@@ -456,7 +461,9 @@ class _Scan:
             if catalog._given is not None or catalog._first is not None:
                 break
             self._add(number, catalog._scan_shard(number, self._specs[number]))
-        self._columns = digest_of((catalog._first or ("", catalog._given or {}))[1], catalog._given is not None)
+        columns = (catalog._first or ("", catalog._given or {}))[1]
+        self._columns = digest_of(columns, catalog._given is not None)
+        self._lists = digest_of(columns, catalog._given is not None, has_lists=True)
         folders: dict[str, list[int]] = {}
         others = []
         for number, spec in enumerate(self._specs):
@@ -505,8 +512,8 @@ class _Scan:
                 self._catalog.table[name][there] = table[name][good]
             self._known_blocks.append((np.repeat(there, table["blocks"][good]), index.blocks_of(rows[good])))
             self._n_known += len(there)
-            if len(there):
-                self._catalog._unseen = {}  # they have been looked at with these columns before
+            if (table["columns"][good] == np.uint64(self._lists)).any():
+                self._catalog._unseen = {}
             numbers = np.array(numbers, np.int64)[~good].tolist()
         return numbers
 
@@ -563,7 +570,7 @@ class _Scan:
             one = self._found[number]
             if one.key is not None and not one.losses and one.repair_map is None:
                 path = one.local or self._specs[number].path
-                columns = (self._columns,)
+                columns = (self._columns, self._lists) if number in self._catalog._with_lists else (self._columns,)
                 entries.append(
                     Entry(os.path.basename(path), one.key, one.samples, one.flags, columns, one.blocks, one.places)
                 )
@@ -576,6 +583,11 @@ class _Scan:
         catalog = self._catalog
         if catalog._first is None and catalog._given is not None and catalog.table["count"].any():
             catalog._first = self._specs[int(np.flatnonzero(catalog.table["count"])[0])].path, catalog._given
+        for number in np.flatnonzero(catalog.table["count"]).tolist() if catalog._unseen else ():
+            # An index knows the shard, which was read together with others: they may have the list.
+            if catalog._unseen and number not in self._found:
+                with catalog._open(self._specs[number].path) as shard:
+                    catalog._find_lists(number, shard)
         if catalog._unseen and catalog._first is not None:
             lacking = Lacking(catalog._unseen, catalog._scanned, catalog._keys)
             raise lacking.error("If only a few have it, or none must, give the column default=[]")
