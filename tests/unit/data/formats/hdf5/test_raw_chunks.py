@@ -290,9 +290,9 @@ def test_the_bounds_of_memory_and_files_hold(rows: Path) -> None:
         with dataset.limits(memory=memory, open_files=open_files).iterate() as batches:
             check(batches)
             stats = batches.stats()
-        assert stats.memory_most_bytes <= memory
+        assert stats.memory_max_bytes <= memory
         assert stats.memory_bytes == 0
-        assert stats.open_files_most <= open_files
+        assert stats.open_files_max <= open_files
 
 
 @native
