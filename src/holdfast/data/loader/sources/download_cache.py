@@ -35,6 +35,7 @@ _KEPT_FREE = 8  # of these fractions: so many processes may download at the same
 
 # Keys of an object's info that change with its content.
 _VERSIONS = ("ETag", "etag", "md5Hash", "generation", "VersionId", "checksum", "ino", "Content-MD5", "Digest")
+_MAX_SECONDS = 1e11  # the year 5138
 _TIMES = ("LastModified", "Last-Modified", "last_modified", "updated", "mtime", "modificationTime", "created")
 
 
@@ -235,7 +236,7 @@ def _modified_s(info: Mapping[str, Any]) -> float | None:
         if isinstance(value, datetime):
             return value.timestamp()
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
+            return value / 1000 if value > _MAX_SECONDS else float(value)  # HDFS counts milliseconds
         if isinstance(value, str):
             with suppress(TypeError, ValueError):  # as in an HTTP header; other texts stay part of the version
                 return parsedate_to_datetime(value).timestamp()
