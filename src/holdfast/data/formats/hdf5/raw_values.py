@@ -36,13 +36,14 @@ def _call(name: str, *kinds: Any) -> Callable[..., int]:
     function.argtypes, function.restype = kinds, ctypes.c_int64 if name in _RETURN_INT64 else ctypes.c_int
 
     def call(*values: Any) -> int:
-        try:
-            result: int = function(*values)
-        except SystemError as error:  # a PatchedView raised, and the library returned
-            raise error.__cause__ or error from None
-        if result < 0:
-            raise ValueError(_innermost_error() or f"{name} failed")
-        return result
+        with h5py._objects.phil:  # a foreign call releases the GIL, and the library may be in one thread at a time
+            try:
+                result: int = function(*values)
+            except SystemError as error:  # a PatchedView raised, and the library returned
+                raise error.__cause__ or error from None
+            if result < 0:
+                raise ValueError(_innermost_error() or f"{name} failed")
+            return result
 
     return call
 
