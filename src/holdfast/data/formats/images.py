@@ -179,7 +179,8 @@ def decode_image(
             each channel).
         layout: "CHW" returns (channels, height, width).
         exact: The result differs from Pillow's resize by one level at most. By default JPEGs are decoded at the
-            smallest sufficient scale, which is faster and differs by less than two levels in the mean.
+            smallest sufficient scale, which is faster. Photographs then differ by a few levels in the mean; text, line
+            art, fine patterns and noise differ more: use exact=True for them.
         out: An array to write the result into.
 
     Raises:
