@@ -243,6 +243,35 @@ def test_truncated_jpegs_are_errors_wherever_the_crop_is() -> None:
                 hold.decode_image(data[:end], size=8, crop=(0, 0, 16, 16))
 
 
+def grey_jpeg(luma: tuple[int, int], chroma: tuple[int, int]) -> bytes:
+    """Makes 48 x 48 pixels of grey, with these sampling factors (horizontal, vertical)."""
+    data = bytearray(saved(Image.new("RGB", (48, 48), (128, 128, 128))))
+    frame, scan = data.index(b"\xff\xc0") + 11, data.index(b"\xff\xda") + 6
+    for n, (h, v) in enumerate((luma, chroma, chroma)):
+        data[frame + 3 * n] = h << 4 | v
+        data[scan + 2 * n] = 0  # the first Huffman tables, where an even block is 001010
+    mcus = -(-6 // max(luma[0], chroma[0])) * -(-6 // max(luma[1], chroma[1]))
+    bits = "001010" * mcus * (luma[0] * luma[1] + 2 * chroma[0] * chroma[1])
+    bits += "1" * (-len(bits) % 8)
+    return bytes(data[: scan + 8]) + int(bits, 2).to_bytes(len(bits) // 8, "big") + b"\xff\xd9"
+
+
+def test_jpegs_that_pillow_refuses_are_refused_at_any_size() -> None:
+    data = jpegs()["4:2:0, quality 90"]
+    refused = {hex(marker): data[:2] + bytes([0xFF, marker, 0, 4, 0, 0]) + data[2:] for marker in range(0xF0, 0xFE)}
+    refused |= {str(one): grey_jpeg(*one) for one in (((3, 1), (2, 1)), ((1, 3), (1, 2)), ((2, 1), (3, 1)))}
+    for name, one in refused.items():
+        with pytest.raises(OSError, match="broken data stream"):
+            by_pillow(one, (8, 8))
+        with pytest.raises(ImageError, match="cannot decode an image"):
+            hold.decode_image(one, size=8)
+            pytest.fail(name)
+    comment = data[:2] + b"\xff\xfe\0\4hi" + data[2:]
+    for one in (comment, grey_jpeg((3, 1), (1, 1)), grey_jpeg((2, 2), (1, 2))):
+        assert native.jpeg_size(one)
+        assert difference(hold.decode_image(one, size=8), by_pillow(one, (8, 8))).mean() < 2
+
+
 def test_images_that_claim_to_be_huge_are_errors() -> None:
     data = bytearray(saved(picture()))
     at = data.index(b"\xff\xc0") + 5
