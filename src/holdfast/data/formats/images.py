@@ -102,8 +102,8 @@ def _parse_png(data: Any) -> _PNG | None:
             pieces.append(data[at + 8 : at + 8 + size])  # zlib has a checksum of its own
         elif name == b"IEND":
             return _PNG(width, height, colour_type, b"".join(pieces))
-        elif pieces or name == b"acTL" or not _crc_matches(data, at, size):
-            return None  # chunks after the pixels, or more than one image: Pillow knows what they mean
+        elif pieces or name == b"acTL" or (name == b"IHDR" and at > 8) or not _crc_matches(data, at, size):
+            return None  # chunks after the pixels, more than one image or header: Pillow knows what they mean
         at += 12 + size
     return None
 

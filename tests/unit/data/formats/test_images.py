@@ -159,6 +159,8 @@ def test_chunks_that_say_more_are_pillows_to_read() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (4, 4, 3), np.uint8)
     assert_same(make_png(pixels, [0], extra=b"tRNS\0\1\0\2\0\3"))
     assert_same(make_png(pixels, [0], extra=b"tEXtkey\0value"))
+    second = make_png(pixels, [0], extra=b"IHDR\0\0\0\2\0\0\0\3\x08\2\0\0\0")
+    assert outcome(hold.decode_image, second) == outcome(by_pillow, second)
     frames = [picture(seed=seed) for seed in range(2)]
     assert_same(saved(frames[0], "PNG", save_all=True, append_images=frames[1:]))
     assert_same(saved(picture(), "PNG", interlace=1))
