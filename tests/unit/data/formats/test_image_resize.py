@@ -214,10 +214,18 @@ def test_random_crops_are_those_of_random_resized_crop() -> None:
         ({"size": 2.5}, "got 2.5"),
         ({"size": 4, "crop": "middle"}, 'crop must be None, "center", "random", a share'),
         ({"size": 4, "crop": (4, 4, 4, 9)}, "crop must be"),
+        ({"size": 4, "crop": (True, 0, 5, 5)}, r"crop must be .* got \(True, 0, 5, 5\)"),
+        ({"size": 4, "crop": np.array([0.5, 0, 5, 5])}, "crop must be"),
         ({"size": 4, "dtype": "float64"}, 'dtype must be "uint8" or "float32", got \'float64\''),
         ({"size": 4, "mean": 0.5}, 'mean and std go with dtype="float32", got dtype="uint8"'),
         ({"size": 4, "dtype": "float32", "mean": (1, 2)}, r"mean must be a number, or 3 of them, got \(1, 2\)"),
-        ({"size": 4, "dtype": "float32", "std": 0}, "std must be above 0, got 0"),
+        ({"size": 4, "dtype": "float32", "mean": "x"}, "mean must be a number, or 3 of them, got 'x'"),
+        ({"size": 4, "dtype": "float32", "mean": {1: 2}}, "mean must be a number, or 3 of them, got {1: 2}"),
+        ({"size": 4, "dtype": "float32", "mean": [1, [2, 3]]}, "mean must be a number"),
+        ({"size": 4, "dtype": "float32", "mean": 1e300}, "mean must be a number, or 3 of them, got 1e"),
+        ({"size": 4, "dtype": "float32", "std": 0}, "std must be at least 1e-06, got 0"),
+        ({"size": 4, "dtype": "float32", "std": 1e-45}, "std must be at least 1e-06, got 1e-45"),
+        ({"size": 4, "dtype": "float32", "std": np.inf}, "std must be a number"),
         ({"size": 4, "layout": "NCHW"}, 'layout must be "HWC" or "CHW", got \'NCHW\''),
         ({"size": 4, "scale": (0, 1)}, r"scale must be \(low, high\), above 0 up to 1, got \(0, 1\)"),
         ({"size": 4, "ratio": (2, 1)}, r"ratio must be \(low, high\), above 0, got \(2, 1\)"),
@@ -226,11 +234,26 @@ def test_random_crops_are_those_of_random_resized_crop() -> None:
         ({"size": 4, "out": np.empty((4, 3, 4), np.uint8).transpose(0, 2, 1)}, "out must be a writable C-contiguous"),
         ({"crop": "center"}, "crop goes with a size, got crop='center' and none"),
         ({"out": np.empty((4, 4, 3), np.uint8)}, "out goes with a size"),
+        ({"rng": random.Random()}, "rng goes with a size"),
+        ({"exact": True}, "exact goes with a size, got exact=True and none"),
+        ({"scale": (0.5, 1)}, "scale goes with a size"),
+        ({"ratio": np.array([1, 2])}, "ratio goes with a size"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         hold.decode_image(saved(picture()), **options)
+
+
+def test_options_of_other_types() -> None:
+    data = saved(picture())
+    wanted = hold.decode_image(data, size=4, crop=(0, 0, 5, 5))
+    assert (hold.decode_image(data, size=4, crop=np.array([0, 0, 5, 5])) == wanted).all()
+    for half in (np.float32(0.5), np.array(0.5)):
+        assert (hold.decode_image(data, size=4, crop=half) == hold.decode_image(data, size=4, crop=0.5)).all()
+    with pytest.raises(TypeError, match=r"rng must be a random\.Random or a numpy Generator, got int"):
+        hold.decode_image(data, size=4, crop="random", rng=5)  # type: ignore[arg-type]
+    assert (hold.decode_image(data, scale=[0.08, 1], exact=False) == hold.decode_image(data)).all()  # type: ignore[arg-type]
 
 
 # ---- corrupt and hostile files

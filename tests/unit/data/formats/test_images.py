@@ -215,8 +215,10 @@ def test_wrong_arguments() -> None:
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
 def test_any_buffer(kind: str) -> None:
     data = saved(picture(), kind)
-    for given_as in (bytearray(data), memoryview(data), np.frombuffer(b"xx" + data, np.uint8)[2:].data):
+    apart = memoryview(np.repeat(np.frombuffer(data, np.uint8), 2))[::2]
+    for given_as in (bytearray(data), memoryview(data), np.frombuffer(b"xx" + data, np.uint8)[2:].data, apart):
         np.testing.assert_array_equal(hold.decode_image(given_as), by_pillow(data))
+        np.testing.assert_array_equal(hold.decode_image(given_as, size=8), hold.decode_image(data, size=8))
 
 
 def test_threads() -> None:
