@@ -182,8 +182,8 @@ def decode_image(
         layout: "CHW" returns (channels, height, width).
         exact: The result differs from Pillow's resize by one level at most. By default JPEGs are decoded at the
             smallest sufficient scale, which is faster. Photographs then differ by a few levels in the mean; text, line
-            art, fine patterns and noise differ more: use exact=True for them. The mode "L" of a JPEG is then its luma,
-            and with exact=True Pillow's conversion from RGB.
+            art, fine patterns and noise differ more: use exact=True for them. By default mode "L" of a JPEG is its
+            luma; with exact=True it is Pillow's conversion from RGB.
         out: An array to write the result into.
 
     Raises:
