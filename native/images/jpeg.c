@@ -145,6 +145,11 @@ static int parse_frame(Jpeg *jpeg, const uint8_t *at, size_t size) {
         jpeg->max_v = component->v > jpeg->max_v ? component->v : jpeg->max_v;
         jpeg->n_blocks += component->h * component->v;
     }
+    for (int i = 0; i < n; i++) { /* libjpeg refuses fractions */
+        if (jpeg->max_h % jpeg->components[i].h || jpeg->max_v % jpeg->components[i].v) {
+            return HF_OTHER;
+        }
+    }
     return jpeg->n_blocks <= MAX_BLOCKS ? HF_OK : HF_OTHER;
 }
 
@@ -198,7 +203,8 @@ static int parse_segment(Jpeg *jpeg, int marker, const uint8_t *at, size_t size)
         }
         return HF_OK;
     default:
-        return marker >= 0xE0 ? HF_OK : HF_OTHER; /* other application data and comments; or another kind of JPEG */
+        /* other application data and comments; or another kind of JPEG, or a reserved marker */
+        return (marker >= 0xE0 && marker <= 0xEF) || marker == 0xFE ? HF_OK : HF_OTHER;
     }
 }
 

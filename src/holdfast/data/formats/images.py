@@ -102,8 +102,8 @@ def _parse_png(data: Any) -> _PNG | None:
             pieces.append(data[at + 8 : at + 8 + size])  # zlib has a checksum of its own
         elif name == b"IEND":
             return _PNG(width, height, colour_type, b"".join(pieces))
-        elif pieces or name == b"acTL" or not _crc_matches(data, at, size):
-            return None  # chunks after the pixels, or more than one image: Pillow knows what they mean
+        elif pieces or name == b"acTL" or (name == b"IHDR" and at > 8) or not _crc_matches(data, at, size):
+            return None  # chunks after the pixels, more than one image or header: Pillow knows what they mean
         at += 12 + size
     return None
 
@@ -134,8 +134,10 @@ Crop = Literal["center", "random"] | float | tuple[int, int, int, int] | None
 Layout = Literal["HWC", "CHW"]
 DType = Literal["uint8", "float32"]
 
+_SCALE, _RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of RandomResizedCrop
 MAX_PIXELS = (1 << 30) // 4 // 3  # Pillow warns above it, and fails at twice as many
 _MAX_SIDE = 65_535
+_MIN_STD, _MAX_MEAN = 1e-6, 1e30  # float32 holds their quotient
 _PILLOW_ERRORS = (OSError, SyntaxError, RuntimeError, EOFError, IndexError, struct.error)
 _JPEG = b"\xff\xd8\xff"
 _FAST = {_JPEG: decode_jpeg, b"\x89PN": decode_png}
@@ -157,8 +159,8 @@ def decode_image(
     mean: float | Sequence[float] | None = None,
     std: float | Sequence[float] | None = None,
     layout: Layout = "HWC",
-    scale: tuple[float, float] = (0.08, 1.0),
-    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+    scale: tuple[float, float] = _SCALE,
+    ratio: tuple[float, float] = _RATIO,
     rng: Randomness | None = None,
     exact: bool = False,
     out: Pixels | None = None,
@@ -179,19 +181,24 @@ def decode_image(
             each channel).
         layout: "CHW" returns (channels, height, width).
         exact: The result differs from Pillow's resize by one level at most. By default JPEGs are decoded at the
-            smallest sufficient scale, which is faster and differs by less than two levels in the mean.
+            smallest sufficient scale, which is faster. Photographs then differ by a few levels in the mean; text, line
+            art, fine patterns and noise differ more: use exact=True for them. By default mode "L" of a JPEG is its
+            luma; with exact=True it is Pillow's conversion from RGB.
         out: An array to write the result into.
 
     Raises:
         ImageError: The bytes are no image, or a corrupt one.
     """
-    _check_data(data)
+    data = _check_data(data)
     options = {"crop": crop, "dtype": dtype, "mean": mean, "std": std, "layout": layout}
     resize = image_resize(size, mode=mode, scale=scale, ratio=ratio, exact=exact, **options)
     if resize is not None:
+        if rng is not None and not callable(getattr(rng, "random", None)):
+            raise TypeError(f"rng must be a random.Random or a numpy Generator, got {type(rng).__name__}")
         return resize(data, rng, out)
-    if out is not None:
-        raise ValueError("out goes with a size, got none")
+    for name, given in (("rng", rng), ("out", out)):
+        if given is not None:
+            raise ValueError(f"{name} goes with a size, got {name} and none")
     fast = _FAST.get(bytes(data[:3]))
     if fast is not None:
         pixels = fast(data, mode, MAX_PIXELS)
@@ -205,6 +212,8 @@ def _check_data(data: Any) -> Data:
         raise TypeError(
             f"expected an encoded image as bytes, got {type(data).__name__}; a path: open(path, 'rb').read()"
         )
+    if isinstance(data, memoryview) and not (data.c_contiguous and data.ndim == 1 and data.itemsize == 1):
+        return data.tobytes()
     return data
 
 
@@ -237,7 +246,16 @@ def _reason(error: Exception) -> str:
 # ---- cropped and resized
 
 
-_DEFAULTS = {"crop": None, "dtype": "uint8", "mean": None, "std": None, "layout": "HWC"}
+_DEFAULTS: dict[str, Any] = {
+    "crop": None,
+    "dtype": "uint8",
+    "mean": None,
+    "std": None,
+    "layout": "HWC",
+    "scale": _SCALE,
+    "ratio": _RATIO,
+    "exact": False,
+}
 
 
 def image_resize(size: int | Size | None, **options: Any) -> ImageResize | None:
@@ -245,8 +263,9 @@ def image_resize(size: int | Size | None, **options: Any) -> ImageResize | None:
     if size is not None:
         return ImageResize(size=size, **options)
     for name, default in _DEFAULTS.items():
-        if options[name] is not default and (default is None or options[name] != default):
-            raise ValueError(f"{name} goes with a size, got {name}={options[name]!r} and none")
+        given = options[name]
+        if given is not default and (default is None or not np.array_equal(given, default)):
+            raise ValueError(f"{name} goes with a size, got {name}={given!r} and none")
     return None
 
 
@@ -263,8 +282,8 @@ class ImageResize:
         mean: float | Sequence[float] | None = None,
         std: float | Sequence[float] | None = None,
         layout: Layout = "HWC",
-        scale: tuple[float, float] = (0.08, 1.0),
-        ratio: tuple[float, float] = (3 / 4, 4 / 3),
+        scale: tuple[float, float] = _SCALE,
+        ratio: tuple[float, float] = _RATIO,
         exact: bool = False,
     ) -> None:
         if mode not in ("RGB", "L"):
@@ -287,15 +306,19 @@ class ImageResize:
         """Returns what the 256 levels of each channel become, in float32 as a division of whole images would."""
         levels = np.arange(256, dtype=np.float32)[None] / np.float32(255)
         means, stds = self._per_channel("mean", mean, 0.0), self._per_channel("std", std, 1.0)
-        if not (stds > 0).all():
-            raise ValueError(f"std must be above 0, got {std!r}")
+        if not (stds >= _MIN_STD).all():
+            raise ValueError(f"std must be at least {_MIN_STD}, got {std!r}")
         return np.ascontiguousarray((levels - means) / stds)
 
     def _per_channel(self, name: str, value: Any, default: float) -> Pixels:
-        numbers = np.asarray(default if value is None else value, np.float32).reshape(-1, 1)
-        if len(numbers) not in (1, self._channels) or not np.isfinite(numbers).all():
+        try:
+            numbers = np.asarray(default if value is None else value)
+        except (TypeError, ValueError):  # nested lists of different lengths
+            numbers = np.empty(0)
+        is_valid = numbers.dtype.kind in "iuf" and numbers.size in (1, self._channels)
+        if not is_valid or not np.abs(numbers).max() <= _MAX_MEAN:
             raise ValueError(f"{name} must be a number, or {self._channels} of them, got {value!r}")
-        return np.broadcast_to(numbers, (self._channels, 1))
+        return np.broadcast_to(numbers.astype(np.float32).reshape(-1, 1), (self._channels, 1))
 
     @property
     def is_random(self) -> bool:
@@ -364,7 +387,7 @@ class ImageResize:
         if self._crop is None:
             return 0, 0, width, height
         if self._crop == "random":
-            return _random_box(height, width, self._scale, self._ratio, rng or random.Random())
+            return _random_box(height, width, self._scale, self._ratio, random.Random() if rng is None else rng)
         if isinstance(self._crop, tuple):
             left, top, right, bottom = self._crop
             if right > width or bottom > height:
@@ -401,20 +424,25 @@ def _check_size(size: Any) -> Size:
     if (
         not isinstance(sides, (tuple, list))
         or len(sides) != 2
-        or not all(isinstance(side, (int, np.integer)) and not isinstance(side, bool) for side in sides)
+        or not all(map(_is_int, sides))
         or not all(1 <= side <= _MAX_SIDE for side in sides)
     ):
         raise ValueError(f"size must be (height, width) or an int, from 1 to {_MAX_SIDE:,}, got {size!r}")
     return int(sides[0]), int(sides[1])
 
 
+def _is_int(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
 def _check_crop(crop: Any) -> Crop:
-    if crop is None or crop in ("center", "random"):
-        return crop  # type: ignore[no-any-return]
-    if isinstance(crop, (int, float)) and not isinstance(crop, bool) and 0 < crop <= 1:
-        return float(crop)
-    if isinstance(crop, (tuple, list)) and len(crop) == 4 and all(isinstance(one, (int, np.integer)) for one in crop):
-        left, top, right, bottom = map(int, crop)
+    given = crop.tolist() if isinstance(crop, (np.ndarray, np.generic)) else crop
+    if given is None or (isinstance(given, str) and given in ("center", "random")):
+        return given  # type: ignore[return-value]
+    if isinstance(given, (int, float)) and not isinstance(given, bool) and 0 < given <= 1:
+        return float(given)
+    if isinstance(given, (tuple, list)) and len(given) == 4 and all(map(_is_int, given)):
+        left, top, right, bottom = map(int, given)
         if 0 <= left < right and 0 <= top < bottom:
             return left, top, right, bottom
     raise ValueError(

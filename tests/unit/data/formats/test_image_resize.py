@@ -214,10 +214,18 @@ def test_random_crops_are_those_of_random_resized_crop() -> None:
         ({"size": 2.5}, "got 2.5"),
         ({"size": 4, "crop": "middle"}, 'crop must be None, "center", "random", a share'),
         ({"size": 4, "crop": (4, 4, 4, 9)}, "crop must be"),
+        ({"size": 4, "crop": (True, 0, 5, 5)}, r"crop must be .* got \(True, 0, 5, 5\)"),
+        ({"size": 4, "crop": np.array([0.5, 0, 5, 5])}, "crop must be"),
         ({"size": 4, "dtype": "float64"}, 'dtype must be "uint8" or "float32", got \'float64\''),
         ({"size": 4, "mean": 0.5}, 'mean and std go with dtype="float32", got dtype="uint8"'),
         ({"size": 4, "dtype": "float32", "mean": (1, 2)}, r"mean must be a number, or 3 of them, got \(1, 2\)"),
-        ({"size": 4, "dtype": "float32", "std": 0}, "std must be above 0, got 0"),
+        ({"size": 4, "dtype": "float32", "mean": "x"}, "mean must be a number, or 3 of them, got 'x'"),
+        ({"size": 4, "dtype": "float32", "mean": {1: 2}}, "mean must be a number, or 3 of them, got {1: 2}"),
+        ({"size": 4, "dtype": "float32", "mean": [1, [2, 3]]}, "mean must be a number"),
+        ({"size": 4, "dtype": "float32", "mean": 1e300}, "mean must be a number, or 3 of them, got 1e"),
+        ({"size": 4, "dtype": "float32", "std": 0}, "std must be at least 1e-06, got 0"),
+        ({"size": 4, "dtype": "float32", "std": 1e-45}, "std must be at least 1e-06, got 1e-45"),
+        ({"size": 4, "dtype": "float32", "std": np.inf}, "std must be a number"),
         ({"size": 4, "layout": "NCHW"}, 'layout must be "HWC" or "CHW", got \'NCHW\''),
         ({"size": 4, "scale": (0, 1)}, r"scale must be \(low, high\), above 0 up to 1, got \(0, 1\)"),
         ({"size": 4, "ratio": (2, 1)}, r"ratio must be \(low, high\), above 0, got \(2, 1\)"),
@@ -226,11 +234,26 @@ def test_random_crops_are_those_of_random_resized_crop() -> None:
         ({"size": 4, "out": np.empty((4, 3, 4), np.uint8).transpose(0, 2, 1)}, "out must be a writable C-contiguous"),
         ({"crop": "center"}, "crop goes with a size, got crop='center' and none"),
         ({"out": np.empty((4, 4, 3), np.uint8)}, "out goes with a size"),
+        ({"rng": random.Random()}, "rng goes with a size"),
+        ({"exact": True}, "exact goes with a size, got exact=True and none"),
+        ({"scale": (0.5, 1)}, "scale goes with a size"),
+        ({"ratio": np.array([1, 2])}, "ratio goes with a size"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         hold.decode_image(saved(picture()), **options)
+
+
+def test_options_of_other_types() -> None:
+    data = saved(picture())
+    wanted = hold.decode_image(data, size=4, crop=(0, 0, 5, 5))
+    assert (hold.decode_image(data, size=4, crop=np.array([0, 0, 5, 5])) == wanted).all()
+    for half in (np.float32(0.5), np.array(0.5)):
+        assert (hold.decode_image(data, size=4, crop=half) == hold.decode_image(data, size=4, crop=0.5)).all()
+    with pytest.raises(TypeError, match=r"rng must be a random\.Random or a numpy Generator, got int"):
+        hold.decode_image(data, size=4, crop="random", rng=5)  # type: ignore[arg-type]
+    assert (hold.decode_image(data, scale=[0.08, 1], exact=False) == hold.decode_image(data)).all()  # type: ignore[arg-type]
 
 
 # ---- corrupt and hostile files
@@ -241,6 +264,35 @@ def test_truncated_jpegs_are_errors_wherever_the_crop_is() -> None:
         for end in range(0, len(data) - 2, 41):
             with pytest.raises(ImageError, match="cannot decode an image"):
                 hold.decode_image(data[:end], size=8, crop=(0, 0, 16, 16))
+
+
+def grey_jpeg(luma: tuple[int, int], chroma: tuple[int, int]) -> bytes:
+    """Makes 48 x 48 pixels of grey, with these sampling factors (horizontal, vertical)."""
+    data = bytearray(saved(Image.new("RGB", (48, 48), (128, 128, 128))))
+    frame, scan = data.index(b"\xff\xc0") + 11, data.index(b"\xff\xda") + 6
+    for n, (h, v) in enumerate((luma, chroma, chroma)):
+        data[frame + 3 * n] = h << 4 | v
+        data[scan + 2 * n] = 0  # the first Huffman tables, where an even block is 001010
+    mcus = -(-6 // max(luma[0], chroma[0])) * -(-6 // max(luma[1], chroma[1]))
+    bits = "001010" * mcus * (luma[0] * luma[1] + 2 * chroma[0] * chroma[1])
+    bits += "1" * (-len(bits) % 8)
+    return bytes(data[: scan + 8]) + int(bits, 2).to_bytes(len(bits) // 8, "big") + b"\xff\xd9"
+
+
+def test_jpegs_that_pillow_refuses_are_refused_at_any_size() -> None:
+    data = jpegs()["4:2:0, quality 90"]
+    refused = {hex(marker): data[:2] + bytes([0xFF, marker, 0, 4, 0, 0]) + data[2:] for marker in range(0xF0, 0xFE)}
+    refused |= {str(one): grey_jpeg(*one) for one in (((3, 1), (2, 1)), ((1, 3), (1, 2)), ((2, 1), (3, 1)))}
+    for name, one in refused.items():
+        with pytest.raises(OSError, match="broken data stream"):
+            by_pillow(one, (8, 8))
+        with pytest.raises(ImageError, match="cannot decode an image"):
+            hold.decode_image(one, size=8)
+            pytest.fail(name)
+    comment = data[:2] + b"\xff\xfe\0\4hi" + data[2:]
+    for one in (comment, grey_jpeg((3, 1), (1, 1)), grey_jpeg((2, 2), (1, 2))):
+        assert native.jpeg_size(one)
+        assert difference(hold.decode_image(one, size=8), by_pillow(one, (8, 8))).mean() < 2
 
 
 def test_images_that_claim_to_be_huge_are_errors() -> None:

@@ -159,6 +159,8 @@ def test_chunks_that_say_more_are_pillows_to_read() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (4, 4, 3), np.uint8)
     assert_same(make_png(pixels, [0], extra=b"tRNS\0\1\0\2\0\3"))
     assert_same(make_png(pixels, [0], extra=b"tEXtkey\0value"))
+    second = make_png(pixels, [0], extra=b"IHDR\0\0\0\2\0\0\0\3\x08\2\0\0\0")
+    assert outcome(hold.decode_image, second) == outcome(by_pillow, second)
     frames = [picture(seed=seed) for seed in range(2)]
     assert_same(saved(frames[0], "PNG", save_all=True, append_images=frames[1:]))
     assert_same(saved(picture(), "PNG", interlace=1))
@@ -213,8 +215,10 @@ def test_wrong_arguments() -> None:
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
 def test_any_buffer(kind: str) -> None:
     data = saved(picture(), kind)
-    for given_as in (bytearray(data), memoryview(data), np.frombuffer(b"xx" + data, np.uint8)[2:].data):
+    apart = memoryview(np.repeat(np.frombuffer(data, np.uint8), 2))[::2]
+    for given_as in (bytearray(data), memoryview(data), np.frombuffer(b"xx" + data, np.uint8)[2:].data, apart):
         np.testing.assert_array_equal(hold.decode_image(given_as), by_pillow(data))
+        np.testing.assert_array_equal(hold.decode_image(given_as, size=8), hold.decode_image(data, size=8))
 
 
 def test_threads() -> None:
