@@ -70,7 +70,7 @@ soak: soak-write soak-read ## both of the following, for some hours
 .PHONY: soak-write
 soak-write: $(DONE)/core ## kill writers a thousand times, at failpoints and at random moments; then count rows
 	$(BIN)/python tools/soak_write.py --kills $(SOAK_KILLS)
-	$(BIN)/python tools/soak_write.py --kills $(SOAK_KILLS) --fixed
+	$(BIN)/python tools/soak_write.py --kills $(SOAK_KILLS) --shared
 
 .PHONY: soak-read
 soak-read: $(DONE)/test ## kill and stop the workers of loaders, then create and drop ten thousand loaders of each kind

@@ -33,7 +33,7 @@ from soak_rows import PLAIN, SCHEMA, count_wrong, forked, rows
 from holdfast._util.failpoints import NAMES, PRODUCER_NAMES, SEALER_NAMES, SERVER_NAMES, VARIABLE
 from holdfast.data.formats.registry import open_shard
 from holdfast.data.writer.dataset_writer import DatasetWriter, write
-from holdfast.data.writer.server import journal, server
+from holdfast.data.writer.server import journal, server, shared_buffer
 from holdfast.data.writer.server.client import connect
 from holdfast.data.writer.server.server import CentralWriter
 from holdfast.data.writer.server.server_process import ServerSettings
@@ -42,7 +42,8 @@ PRODUCERS = 3
 PART_ROWS = 100
 HANG_S = 60.0
 journal.LEAST_SPARE_BYTES = 0  # journal files are reused however small they are
-server.LEAST_IN_PLACE_BYTES = 0  # segments of rows of a fixed size are sealed in place
+shared_buffer.LEAST_BYTES = 0  # rows of a fixed size go through shared memory
+server.LEAST_IN_PLACE_BYTES = 0  # and their segments are sealed in place
 KINDS = ("producer", "server", "sealer", "part")
 
 
@@ -294,20 +295,20 @@ def main() -> int:
     parser.add_argument("--everywhere", choices=["producer", "server", "sealer"])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ack", choices=["process", "disk"], default="process")
-    parser.add_argument("--fixed", action="store_true", help="use rows of a fixed size, sealed in place")
+    parser.add_argument("--shared", action="store_true", help="use rows that go through shared memory")
     parser.add_argument("--folder", type=Path, help="folder to work in, which is kept [default: a temporary one]")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="holdfast-soak-"))
     folder.mkdir(exist_ok=True)
     if given.everywhere:
-        code = kill_everywhere(folder, given.everywhere, PLAIN if given.fixed else SCHEMA)
+        code = kill_everywhere(folder, given.everywhere, PLAIN if given.shared else SCHEMA)
         if given.folder is None and not code:
             shutil.rmtree(folder)
         return code
     started = time.monotonic()
     joins = given.kills // 8
-    soak = Soak(folder, given.kills - joins, given.seed, given.ack, PLAIN if given.fixed else SCHEMA)
+    soak = Soak(folder, given.kills - joins, given.seed, given.ack, PLAIN if given.shared else SCHEMA)
     found = soak.run_and_clean_up(soak.run)
     joined = soak_consolidate(folder, joins, given.seed)
     found["kills"]["consolidate"] = joined["kills"]

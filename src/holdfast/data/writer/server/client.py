@@ -43,6 +43,7 @@ from .frame_builder import FrameBuilder, WireFrame
 from .protocol import (
     ACK,
     FULL,
+    FULL_CHUNK,
     REFUSED,
     SPACE,
     STOPPING,
@@ -55,6 +56,7 @@ from .protocol import (
     pack_meta,
 )
 from .server_process import TOKEN
+from .shared_buffer import NO_SLOT, SLOT, SharedBuffer
 
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.25
@@ -73,6 +75,7 @@ class ClientConnection:
     """A connection that uses at most one descriptor.
 
     welcome        the server's last answer to HELLO
+    shared_buffer  memory for frames, if the server is on this machine
     full           why the server writes nothing now; None: it does
     last_error     why the last connection was lost
     """
@@ -80,11 +83,12 @@ class ClientConnection:
     def __init__(self, target: str, producer: str, token: str | None) -> None:
         self._target = target
         self._hello: dict[str, Any] = {"producer": producer, "token": token}
-        self._hello |= {"pid": os.getpid(), "host": socket.gethostname()}
+        self._hello |= {"pid": os.getpid(), "host": socket.gethostname(), "shares": True}
         self._socket: socket.socket | None = None
         self._unpacker = ServerMessageDecoder()
         self._poll = select.poll()
         self.welcome: dict[str, Any] = {}
+        self.shared_buffer: SharedBuffer | None = None
         self.full: str | None = None
         self.last_error = "no attempt yet"
 
@@ -127,22 +131,39 @@ class ClientConnection:
         with suppress(BrokenPipeError):  # it has refused already, and closed: its reason is received below
             while left:
                 left = left[self._socket.send(left) :]
-        while True:
-            for message in self.receive():
-                if message.kind == WELCOME:
-                    self.welcome = json.loads(message.text)
-                    self.full = self.welcome["full"]
-                    return
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
-                raise TimeoutError("it accepted the connection, and sent no answer")
-            self._poll.poll(left_s * 1000)
+        fds: list[int] = []
+        try:
+            while True:
+                for message in self.receive(fds):
+                    if message.kind == WELCOME:
+                        self._take_welcome(json.loads(message.text), fds)
+                        return
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    raise TimeoutError("it accepted the connection, and sent no answer")
+                self._poll.poll(left_s * 1000)
+        finally:
+            for fd in fds:
+                os.close(fd)
 
-    def receive(self) -> list[ServerMessage]:
-        """Returns the messages that have arrived. OSError, EOFError, ValueError: the connection is lost."""
+    def _take_welcome(self, welcome: dict[str, Any], fds: list[int]) -> None:
+        self.welcome, self.full, self.shared_buffer = welcome, welcome["full"], None
+        if welcome.get("arena") and fds:  # without one, no descriptor was free for it
+            with suppress(OSError):  # no memory: frames use the socket
+                self.shared_buffer = SharedBuffer(fds[0], *welcome["arena"])
+
+    def receive(self, fds: list[int] | None = None) -> list[ServerMessage]:
+        """Returns the messages that have arrived, and adds their descriptors to `fds`.
+
+        OSError, EOFError, ValueError: the connection is lost.
+        """
         assert self._socket is not None
         try:
-            data = self._socket.recv(_READ_BYTES)
+            if fds is None or self._socket.family != socket.AF_UNIX:
+                data = self._socket.recv(_READ_BYTES)
+            else:
+                data, sent, _, _ = socket.recv_fds(self._socket, _READ_BYTES, 1)
+                fds += sent
         except BlockingIOError:
             return []
         if not data:
@@ -238,6 +259,7 @@ class Producer:
         self._seq = self.acked  # the number of the first row that is in no frame yet
         self._rows, self._frame_builder = RowBuffer(self.schema), FrameBuilder(self._layout, self._max_frame_bytes)
         fixed = zip(self.schema.items(), self._layout.columns, strict=True)
+        self._frame_builder.share(self._connection.shared_buffer)
         self._exact_types = {n: (how.pieces[0].dtype, getattr(c, "shape", ())) for (n, c), how in fixed if how.is_fixed}
         self._frames: deque[WireFrame] = deque()  # not acknowledged
         self._unacked_bytes = 0
@@ -433,6 +455,15 @@ class Producer:
             rows=frame.rows,
             payload_bytes=frame.bytes,
         )
+        if self._connection.welcome.get("arena"):
+            is_shared = (
+                frame.flags & FULL_CHUNK
+                and frame.space.shared_buffer is not None
+                and frame.space.shared_buffer is self._connection.shared_buffer
+            )
+            head += SLOT.pack(frame.space.slot if is_shared else NO_SLOT)
+            if is_shared:
+                return [head]
         return [head, *(piece for piece in frame.pieces if len(piece))]
 
     def _receive(self) -> None:
@@ -467,6 +498,7 @@ class Producer:
         self._sent = len(self._frames)  # frames that the server has count as sent
         self._acknowledged(mark)
         self._sent = 0
+        self._frame_builder.share(self._connection.shared_buffer)
 
     def _give_up(self, last_error: str) -> None:
         self.close()
@@ -498,6 +530,7 @@ class Producer:
             if self._state == "open":
                 self._state = "closed"
                 self._connection.close()
+                self._connection.shared_buffer = None
                 self._being_sent = []
                 self._frames.clear()
                 self._frame_builder.release()

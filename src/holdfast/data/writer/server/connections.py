@@ -10,6 +10,7 @@ import errno
 import hmac
 import json
 import logging
+import os
 import selectors
 import socket
 import time
@@ -37,6 +38,7 @@ from .protocol import (
     parse_head,
     parse_meta,
 )
+from .shared_buffer import NO_SLOT, SLOT, SharedBuffer, make_shared_buffer
 
 _log = logging.getLogger("holdfast.server")
 
@@ -54,7 +56,8 @@ class BufferPool:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self.bytes = 0  # in use, or free for reuse
+        self.bytes = 0  # in use, free for reuse, or shared with producers
+        self._shared_bytes = 0
         self._free: list[bytearray] = []
 
     def take(self, size: int) -> bytearray | None:
@@ -65,7 +68,7 @@ class BufferPool:
                 return self._free.pop(at)
         while self._free and self.bytes + wanted > self.max_bytes:
             self.bytes -= len(self._free.pop(0))
-        if self.bytes and self.bytes + wanted > self.max_bytes:
+        if self.bytes > self._shared_bytes and self.bytes + wanted > self.max_bytes:
             return None
         try:
             buffer = bytearray(wanted)
@@ -77,18 +80,30 @@ class BufferPool:
     def release(self, buffer: bytearray) -> None:
         self._free.append(buffer)
 
+    def reserve_shared(self, size: int) -> bool:
+        """Returns whether that many bytes may be shared with a producer while it is connected: at most half of all."""
+        if self._shared_bytes + size > self.max_bytes // 2:
+            return False
+        self._shared_bytes += size
+        self.bytes += size
+        return True
+
+    def release_shared(self, size: int) -> None:
+        self._shared_bytes -= size
+        self.bytes -= size
+
 
 Read = Literal["more", "hello", "memory"]  # needs more bytes; HELLO has arrived; needs a buffer
 
 
 class ReceivedFrame(NamedTuple):
-    """A complete frame. `raw`: its head and meta. `payload`: a view of `buffer`."""
+    """A complete frame. `raw`: its head and meta. `buffer` None: the payload is in the shared buffer."""
 
     head: Head
     meta: Meta
     raw: bytes
     payload: memoryview
-    buffer: bytearray
+    buffer: bytearray | None
 
     @property
     def bytes(self) -> int:
@@ -117,6 +132,8 @@ class Connection:
         self._buffer: bytearray | None = None
         self._view: memoryview | None = None
         self._got = 0  # of the payload
+        self._shared_buffer: SharedBuffer | None = None
+        self._raw_bytes = 0  # of head and meta
         self._unsent = b""
         self._ack: int | None = None
 
@@ -177,30 +194,48 @@ class Connection:
             raise FrameError(f"expected protocol {PROTOCOL}, got {content.get('protocol')!r}")
         return content
 
-    def begin_frames(self, name: str, n_pieces: int) -> None:
-        """Expects frames from now on. Head and meta have a fixed size."""
-        self.name = name
-        self._have, self._want = 0, HEAD_BYTES + len(pack_meta(name, [0] * n_pieces, [0] * n_pieces))
+    def begin_frames(self, name: str, n_pieces: int, shared_buffer: SharedBuffer | None = None) -> None:
+        """Expects frames from now on. Head and meta have a fixed size; with a shared buffer, a slot number follows."""
+        self.name, self._shared_buffer = name, shared_buffer
+        self._raw_bytes = HEAD_BYTES + len(pack_meta(name, [0] * n_pieces, [0] * n_pieces))
+        self._have, self._want = 0, self._raw_bytes + (SLOT.size if shared_buffer else 0)
         self._small = memoryview(bytearray(self._want))
 
     def _begin(self, buffers: BufferPool) -> bool:
         """Parses head and meta. Returns whether there is a buffer for the payload."""
         if self._meta is None:
             self._head = parse_head(self._small)
-            if self._head.meta_bytes != self._want - HEAD_BYTES:
-                text = f"expected {self._want - HEAD_BYTES} bytes of meta, got {self._head.meta_bytes:,}"
+            if self._head.meta_bytes != self._raw_bytes - HEAD_BYTES:
+                text = f"expected {self._raw_bytes - HEAD_BYTES} bytes of meta, got {self._head.meta_bytes:,}"
                 raise FrameError(text)
             if self._head.payload_bytes > self._max_frame_bytes:
                 text = f"expected a frame of {self._max_frame_bytes:,} bytes at most, got {self._head.payload_bytes:,}"
                 raise FrameError(text)
             self._meta = parse_meta(self._head, self._small)
         assert self._head is not None
+        self._view = self._shared(self._head.payload_bytes)
+        if self._view is not None:
+            self._got = len(self._view)
+            return True
         self._buffer = buffers.take(self._head.payload_bytes)
         if self._buffer is None:
             return False
         self._got = 0
         self._view = memoryview(self._buffer)[: self._head.payload_bytes]
         return True
+
+    def _shared(self, size: int) -> memoryview | None:
+        """Returns the payload if it is in the shared buffer."""
+        if self._shared_buffer is None:
+            return None
+        [slot] = SLOT.unpack_from(self._small, self._raw_bytes)
+        if slot == NO_SLOT:
+            return None
+        if slot >= self._shared_buffer.slots or size > self._shared_buffer.slot_bytes:
+            raise FrameError(
+                f"expected one of {self._shared_buffer.slots} slots, got slot {slot:,} with {size:,} bytes"
+            )
+        return self._shared_buffer.slot(slot)[:size]
 
     def _fill_payload(self) -> bool:
         view = self._view
@@ -221,8 +256,7 @@ class Connection:
         assert self._head is not None
         assert self._meta is not None
         assert self._view is not None
-        assert self._buffer is not None
-        raw = bytes(self._small)
+        raw = bytes(self._small[: self._raw_bytes])
         frame = ReceivedFrame(self._head, self._meta, raw, self._view, self._buffer)
         self.received.append(frame)
         self._head = self._meta = self._view = self._buffer = None
@@ -233,7 +267,8 @@ class Connection:
         """Returns the buffers of the received frames, which are written by now."""
         for frame in self.received:
             frame.payload.release()
-            buffers.release(frame.buffer)
+            if frame.buffer is not None:
+                buffers.release(frame.buffer)
         self.received = []
 
     # ---- sending
@@ -242,6 +277,12 @@ class Connection:
         """Acknowledges all rows below `mark`, as soon as the socket takes it. A later call replaces an unsent one."""
         self._ack = mark
         self.send(b"")
+
+    def send_with(self, data: bytes, fd: int) -> None:
+        """Sends the first message, together with a descriptor."""
+        if self._unsent or self._ack is not None:
+            raise EOFError
+        self._unsent = data[socket.send_fds(self.socket, [data], [fd]) :]
 
     def send(self, data: bytes) -> None:
         self._unsent += data
@@ -268,6 +309,9 @@ class Connection:
         if self._buffer is not None:
             buffers.release(self._buffer)
             self._buffer = None
+        if self._shared_buffer is not None:
+            buffers.release_shared(self._shared_buffer.bytes)
+            self._shared_buffer = None
         self.socket.close()
 
 
@@ -281,8 +325,10 @@ class Connections:
         *,
         token: str | None,
         n_pieces: int,
+        shared_buffer: tuple[int, int] | None,
         welcome: Callable[[str], dict[str, Any]],
     ) -> None:
+        """`shared_buffer`: slots and their size, for producers on this machine; None: frames use the socket."""
         self.all: set[Connection] = set()
         self.named: dict[str, Connection] = {}
         self.awaiting_buffer: list[Connection] = []
@@ -290,7 +336,7 @@ class Connections:
         self.is_stopping = False
         self._selector, self._buffers = selector, buffers
         self._token = token.encode(errors="surrogatepass") if token else None
-        self._n_pieces, self._welcome = n_pieces, welcome
+        self._n_pieces, self._shared_buffer, self._welcome = n_pieces, shared_buffer, welcome
         self._is_paused = False
 
     def accept(self, listening: socket.socket) -> None:
@@ -364,8 +410,30 @@ class Connections:
             self.refuse(before, f"{connection.who}, has connected under the same name")
         answer = self._welcome(name)
         self.named[name] = connection
-        connection.begin_frames(name, self._n_pieces)
-        connection.send(pack_message(WELCOME, 0, json.dumps(answer)))
+        shared_buffer, fd = self._share(connection) if content.get("shares") is True else (None, -1)
+        connection.begin_frames(name, self._n_pieces, shared_buffer)
+        if shared_buffer is None:
+            connection.send(pack_message(WELCOME, 0, json.dumps(answer)))
+            return
+        try:
+            answer["arena"] = [shared_buffer.slots, shared_buffer.slot_bytes]
+            connection.send_with(pack_message(WELCOME, 0, json.dumps(answer)), fd)
+        finally:
+            os.close(fd)
+
+    def _share(self, connection: Connection) -> tuple[SharedBuffer | None, int]:
+        """Makes a shared buffer for a producer on this machine, if memory allows. Returns it and its descriptor."""
+        if self._shared_buffer is None or connection.socket.family != socket.AF_UNIX:
+            return None, -1
+        slots, slot_bytes = self._shared_buffer
+        if not self._buffers.reserve_shared(slots * slot_bytes):
+            return None, -1
+        try:
+            return make_shared_buffer(slots, slot_bytes)
+        except OSError as error:
+            self._buffers.release_shared(slots * slot_bytes)
+            _log.info("%s uses its socket: no shared buffer: %s", connection.who, error.strerror)
+            return None, -1
 
     def _is_token(self, given: Any) -> bool:
         if self._token is None:

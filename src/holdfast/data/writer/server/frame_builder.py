@@ -9,9 +9,18 @@ import numpy as np
 from ...._native.codec import crc32c
 from ...formats.columns import join_offsets
 from .protocol import FULL_CHUNK, ColumnPieces, FrameLayout, slice_rows
+from .shared_buffer import SharedBuffer
 
 _MAX_VARIABLE_BYTES = 4 << 20  # of columns whose rows differ in size
 _MAX_FREE = 16
+
+
+class FrameSpace(NamedTuple):
+    """Arrays for the columns of a fixed shape of one frame. `slot`: the one they fill of the shared buffer, if any."""
+
+    arrays: list[Any]
+    shared_buffer: SharedBuffer | None = None
+    slot: int = -1
 
 
 class WireFrame(NamedTuple):
@@ -23,7 +32,7 @@ class WireFrame(NamedTuple):
     pieces: list[Any]
     crcs: list[int]
     bytes: int
-    arrays: list[Any]  # the memory that the pieces of columns of a fixed shape are views of
+    space: FrameSpace  # the memory that the pieces are views of
 
     @property
     def end(self) -> int:
@@ -40,8 +49,9 @@ class FrameBuilder:
         self._max_variable_bytes = max(1, min(space, _MAX_VARIABLE_BYTES))
         self.rows = 0
         self._variable_bytes = 0
-        self._free: list[list[Any]] = []
-        self._arrays: list[Any] = [None] * len(layout.columns)
+        self._shared_buffer: SharedBuffer | None = None
+        self._free: list[FrameSpace] = []
+        self._space = self._new_space()
         self._variable: list[list[Any]] = [[] for _ in layout.columns]
 
     @property
@@ -62,12 +72,35 @@ class FrameBuilder:
         self.rows += stop - start
         return stop
 
+    def share(self, shared_buffer: SharedBuffer | None) -> None:
+        """Uses the slots of this shared buffer for the next frames. Frames in another one stay there."""
+        self._shared_buffer = shared_buffer
+        self._free = (
+            []
+            if shared_buffer is None
+            else [self._in_slot(shared_buffer, slot) for slot in reversed(range(shared_buffer.slots))]
+        )
+        if not self.rows:
+            self._space = self._free.pop() if self._free else self._new_space()
+
     def release(self) -> None:
         """Releases all memory. No rows can be added afterwards."""
-        self._free, self._arrays = [], []
+        self._shared_buffer, self._free, self._space = None, [], FrameSpace([])
+
+    def _new_space(self) -> FrameSpace:
+        return FrameSpace([None] * len(self._layout.columns))
+
+    def _in_slot(self, shared_buffer: SharedBuffer, slot: int) -> FrameSpace:
+        memory, at, arrays = shared_buffer.slot(slot), 0, []
+        for column in self._layout.columns:
+            piece = column.pieces[0]
+            shape = (self._layout.chunk_rows, *getattr(column.column, "shape", ()))
+            arrays.append(np.ndarray(shape, piece.dtype, memory, at))
+            at += self._layout.chunk_rows * piece.row_bytes
+        return FrameSpace(arrays, shared_buffer, slot)
 
     def _add_fixed(self, number: int, column: ColumnPieces, values: Any) -> None:
-        arrays = self._arrays
+        arrays = self._space.arrays
         if arrays[number] is None:
             arrays[number] = np.empty((self._layout.chunk_rows, *values.shape[1:]), column.pieces[0].dtype)
         arrays[number][self.rows : self.rows + len(values)] = values
@@ -94,21 +127,23 @@ class FrameBuilder:
         rows, is_full = self.rows, self.rows == self._layout.chunk_rows
         pieces, crcs, size = [], [], 0
         for number, column in enumerate(self._layout.columns):
-            parts = [self._arrays[number][:rows]] if column.is_fixed else _join(self._variable[number])
+            parts = [self._space.arrays[number][:rows]] if column.is_fixed else _join(self._variable[number])
             for piece in column.pieces:
                 data = self._layout.pack(column, parts[piece.slot])
                 crcs.append(crc32c(data))
                 pieces.append(data)
                 size += len(data)
         self.rows = self._variable_bytes = 0
-        arrays, self._arrays = self._arrays, self._free.pop() if self._free else [None] * len(self._layout.columns)
+        space, self._space = self._space, self._free.pop() if self._free else self._new_space()
         self._variable = [[] for _ in self._layout.columns]
-        return WireFrame(first, rows, FULL_CHUNK if is_full else 0, pieces, crcs, size, arrays)
+        return WireFrame(first, rows, FULL_CHUNK if is_full else 0, pieces, crcs, size, space)
 
     def recycle(self, frame: WireFrame) -> None:
         """Reuses the memory of an acknowledged frame: fresh memory would cost more than the copy."""
-        if len(self._free) < _MAX_FREE:
-            self._free.append(frame.arrays)
+        if frame.space.shared_buffer is self._shared_buffer and (
+            self._shared_buffer is not None or len(self._free) < _MAX_FREE
+        ):
+            self._free.append(frame.space)
 
 
 def _join(kept: list[list[Any]]) -> list[Any]:

@@ -15,7 +15,8 @@ Each piece is compressed by itself if its column's codec is gzip. Codecs of the 
 A producer starts with HELLO: magic, size, crc32c, JSON. The server sends messages: magic, kind, a number, the size of a
 text, the text.
 
-WELCOME   the text is JSON: the schema, how to make frames, and `mark`, the number of the row to continue with
+WELCOME   the text is JSON: the schema, how to make frames, `mark`, the number of the row to continue with, and `arena`,
+          a shared buffer whose descriptor comes along, if HELLO had `shares` (shared_buffer.py)
 ACK       the number: all rows below it are written
 FULL      the disk is full; the text says where. Rows that are not acknowledged must wait
 SPACE     there is space again
@@ -74,6 +75,7 @@ class FrameLayout:
         self._has_plain_ends = any(column.has_plain_ends for column in self.columns)
         self.n_pieces = sum(len(column.pieces) for column in self.columns)
         self.row_bytes = sum(piece.row_bytes for column in self.columns for piece in column.pieces)
+        self.is_plain = all(column.is_fixed and column.level is None for column in self.columns)
         self.is_as_stored = all(column.is_fixed and column.is_as_stored for column in self.columns)
 
     @property

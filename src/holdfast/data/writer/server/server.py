@@ -24,6 +24,7 @@ from .leader_epoch import LeaderEpoch
 from .protocol import STOPPING, FrameLayout, pack_message
 from .sealer import Sealer
 from .server_process import ServerSettings
+from .shared_buffer import slots_for
 
 _DRAIN_S = 5.0  # for frames in transit when the server is stopped
 _TICK_S = 0.5
@@ -50,6 +51,7 @@ class CentralWriter:
             self.buffers,
             token=settings.token,
             n_pieces=self.layout.n_pieces,
+            shared_buffer=slots_for(self.layout.chunk_bytes, self._window_bytes) if self.layout.is_plain else None,
             welcome=self._welcome,
         )
         self.sealer = Sealer()
@@ -76,6 +78,11 @@ class CentralWriter:
         if chunk_bytes > self.settings.queue_bytes // 2:
             text = f"a chunk of {self.layout.chunk_rows:,} rows has {chunk_bytes:,} bytes"
             raise ValueError(f"{text}: expected queue_bytes to be twice that, got {self.settings.queue_bytes:,}")
+
+    @property
+    def _window_bytes(self) -> int:
+        """How much a producer may have sent without an acknowledgement."""
+        return max(1, min(_WINDOW_BYTES[self.settings.ack], self.settings.queue_bytes // 4))
 
     def _begin(self) -> None:
         settings = self.settings
@@ -108,7 +115,7 @@ class CentralWriter:
             "folder": str(self.folder),
             "full": self.ingest.full,
             # How much a producer may have sent without an acknowledgement.
-            "window_bytes": max(1, min(_WINDOW_BYTES[self.settings.ack], self.settings.queue_bytes // 4)),
+            "window_bytes": self._window_bytes,
             "frame_bytes": self.settings.queue_bytes,
         }
 

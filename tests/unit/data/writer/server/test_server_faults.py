@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from factories_central import PATIENCE_S, SMALL, WIDE, by_producer, check_wide, served, small, wide_rows
+from factories_central import PATIENCE_S, SMALL, by_producer, served, small
 
 from holdfast.data.writer.dataset_writer import write
 from holdfast.data.writer.server import client as producer_module
@@ -198,23 +198,6 @@ def test_a_producer_waits_for_a_server_that_comes_back(tmp_path: Path) -> None:
         assert producer.commit() == 9
         again.stop()
     assert by_producer(out)["p"]["x"] == list(range(9))
-
-
-def test_an_exception_amid_a_frame_and_all_is_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = write(tmp_path / "run", WIDE)
-    with out.server(chunk_rows=64) as server, connect(server.address, "p") as producer:
-        send, link = producer._connection.send, producer._connection
-
-        def half(buffers: list[Any]) -> int:
-            monkeypatch.undo()
-            send([bytes(buffers[0])[:20]])
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(link, "send", half)
-        with pytest.raises(KeyboardInterrupt):
-            producer.extend(wide_rows(0, 30 * 64))
-        producer.extend(wide_rows(producer.next_seq, 40 * 64 - producer.next_seq))
-    check_wide(out, p=40 * 64)
 
 
 def test_put_that_found_no_room_may_be_tried_again(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def ran(*arguments: object) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize(("kind", "how"), [*((kind, []) for kind in NAMES), ("producer", ["--fixed"])])
+@pytest.mark.parametrize(("kind", "how"), [*((kind, []) for kind in NAMES), ("producer", ["--shared"])])
 def test_killed_at_every_failpoint(tmp_path: Path, kind: str, how: list[str]) -> None:
     found = ran("--everywhere", kind, "--folder", tmp_path, *how)
     assert sorted(found) == sorted(NAMES[kind])
@@ -34,7 +34,7 @@ def test_killed_at_every_failpoint(tmp_path: Path, kind: str, how: list[str]) ->
         assert outcome["rows"] == 400
 
 
-@pytest.mark.parametrize("how", [["process"], ["disk"], ["process", "--fixed"], ["disk", "--fixed"]])
+@pytest.mark.parametrize("how", [["process"], ["disk"], ["process", "--shared"], ["disk", "--shared"]])
 def test_killed_at_any_moment(tmp_path: Path, how: list[str]) -> None:
     found = ran("--kills", 30, "--seed", 3, "--json", "--folder", tmp_path, "--ack", *how)
     assert sum(found["kills"].values()) >= 30
