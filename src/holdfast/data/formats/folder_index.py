@@ -19,6 +19,7 @@ import hashlib
 import json
 import mmap
 import os
+import stat
 import time
 import weakref
 from bisect import bisect_left
@@ -26,6 +27,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -35,6 +37,8 @@ import numpy.typing as npt
 from ..._native import codec
 from ..._util.atomic import PartialFile
 from ...errors import WriteError
+from ...procfs.processes import read_stat
+from ...procfs.procfs import REAL
 from .columns import Ints
 
 Place = Literal["beside", "cache"]
@@ -50,6 +54,9 @@ _KIND = "holdfast folder index 1"
 _HEAD_BYTES = 256
 _TICK_S = 0.02  # two versions of a file that are written within a tick of the clock may have the same ctime
 _RECENT = 64  # indexes that stay mapped
+_UNKNOWN_BUILDER_S = 60.0  # how long to wait for a builder of which nothing is known, such as one on another host
+_MAX_POLL_S = 0.2
+_MAX_SAMPLES = 2.0**62  # of all rows: their sums are int64
 
 
 class FileKey(NamedTuple):
@@ -103,7 +110,7 @@ class FolderIndex:
         head = json.loads(bytes(data[:_HEAD_BYTES]))
         n, n_blocks, names_bytes = (int(head[name]) for name in ("shards", "blocks", "names_bytes"))
         sizes = [n * ROW.itemsize, 8 * n, -(-names_bytes // 8) * 8, 24 * n_blocks]
-        ends = np.cumsum([_HEAD_BYTES, *sizes]).tolist()
+        ends = list(accumulate([_HEAD_BYTES, *sizes]))
         if head["kind"] != _KIND or ends[-1] > len(data) or min(sizes) < 0:
             raise ValueError("not an index, or cut short")
         if codec.crc32c(data[_HEAD_BYTES : ends[-1]]) != head["crc32c"]:
@@ -114,6 +121,23 @@ class FolderIndex:
         self._names = bytes(data[ends[2] : ends[2] + names_bytes])
         self._blocks: Ints = np.frombuffer(data, "<i8", 3 * n_blocks, ends[3]).reshape(3, -1)
         self._block_ends: Ints = np.cumsum(self.rows["blocks"])
+        if not self._is_consistent():
+            raise ValueError("its rows contradict each other")
+
+    def _is_consistent(self) -> bool:
+        """Tells whether the numbers of all rows fit together: a writer with a bug computes good checksums too."""
+        blocks, ends, (firsts, counts, sizes) = self.rows["blocks"], self._block_ends, self._blocks
+        lengths = np.diff(self._ends, prepend=0)
+        if any(numbers.min(initial=0) < 0 for numbers in (blocks, counts, sizes, self._ends, lengths)):
+            return False
+        if blocks.max(initial=0) > len(firsts) or counts.sum(dtype=float) > _MAX_SAMPLES:
+            return False
+        if blocks.sum() != len(firsts) or lengths.sum() != len(self._names):
+            return False
+        before = np.concatenate([[0], np.cumsum(counts)])  # samples in all blocks before each block
+        first = before[ends - blocks]
+        has_counts = np.array_equal(before[ends] - first, self.rows["count"])
+        return bool(has_counts and np.array_equal(before[:-1] - np.repeat(first, blocks), firsts))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -175,9 +199,12 @@ class _Recent:
 
     def load(self, path: str, is_beside: bool) -> FolderIndex | None:
         try:
-            key = FileKey.of(os.stat(path))
+            info = os.stat(path)
         except OSError:
             return None
+        if not stat.S_ISREG(info.st_mode):
+            return None  # opening a FIFO would wait for its writer
+        key = FileKey.of(info)
         known = self._indexes.get(path)
         if known is None or known[0] != key:
             known = self._indexes[path] = key, self._map(path, is_beside)
@@ -188,11 +215,12 @@ class _Recent:
 
     def _map(self, path: str, is_beside: bool) -> FolderIndex | None:
         try:
-            with open(path, "rb") as file:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            with open(fd, "rb") as file:
                 # One in the cache is only ever replaced. Others may write to one beside the data, or cut it: a process
                 # that has it mapped would be killed.
                 return FolderIndex(memoryview(file.read()) if is_beside else _mapped(file.fileno()), is_beside)
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
             return None  # absent, torn or of another program: it can be built again
 
 
@@ -256,20 +284,47 @@ def await_tick(changed_ns: int) -> None:
 @contextmanager
 def building(folder: str | os.PathLike[str]) -> Iterator[None]:
     """Lets one process at a time look at the shards of a folder: the others wait, and then find its index. The kernel
-    releases the lock of one that is killed. Without a cache that can be written, nobody waits."""
+    releases the lock of one that is killed. Nobody waits for one that is stopped, nor without a cache that can be
+    written: then each looks at the shards itself."""
     fd = -1
     try:
         path = index_path(folder, "cache")
         path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        _await_lock(fd)
     except (OSError, RuntimeError):
         pass
     try:
         yield
     finally:
         if fd >= 0:
+            with suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_UN)  # a child that was forked meanwhile has the descriptor too
             os.close(fd)
+
+
+def _await_lock(fd: int) -> None:
+    """Takes the lock, or returns without it if the process that has it is stopped, or after a time if that process is
+    not known here."""
+    end, wait_s = time.monotonic() + _UNKNOWN_BUILDER_S, _TICK_S
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.pwrite(fd, _identity(os.getpid())[0].ljust(64), 0)
+            return
+        found = os.pread(fd, 64, 0).split()
+        identity, state = _identity(int(found[0])) if found and found[0].isdigit() else (b"", "")
+        is_known = identity.split() == found != []
+        if (is_known and state in "Tt") or (not is_known and time.monotonic() > end):
+            return
+        time.sleep(wait_s)
+        wait_s = min(2 * wait_s, _MAX_POLL_S)
+
+
+def _identity(pid: int) -> tuple[bytes, str]:
+    """Returns what identifies a process of this machine, and its state."""
+    one = read_stat(REAL, pid)
+    return (b"", "") if one is None else (b"%d %d" % (pid, one.start_ticks), one.state)
 
 
 def save(folder: str | os.PathLike[str], entries: Iterable[Entry], place: Place = "cache") -> Path:

@@ -8,14 +8,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 from factories_files import SCHEMA, columns_of, ids_of, make_shards
 
 import holdfast as hold
-from holdfast.data.formats.folder_index import Entry, FolderIndex, index_path, load, save
+from holdfast._native import codec
+from holdfast.data.formats.folder_index import ROW, Entry, FolderIndex, index_path, load, save
 from holdfast.data.formats.tfrecord.index import find_records
 
 _opened: list[str] | None = None  # names of shards, while somebody counts them
@@ -139,6 +141,54 @@ def test_an_index_that_is_torn_anywhere_is_not_believed(tmp_path: Path) -> None:
     assert scanned(other) == []
 
 
+def _changed(good: bytes, name: str, row: int, to: int, head: tuple[str, str] = ("", "")) -> bytes:
+    """Returns an index with another number in it, and the checksum of that."""
+    facts = json.loads(good[:256])
+    n, n_blocks = facts["shards"], facts["blocks"]
+    data = bytearray(good)
+    rows = np.frombuffer(data, ROW, n, 256)
+    blocks_at = 256 + n * (ROW.itemsize + 8) + -(-facts["names_bytes"] // 8) * 8
+    blocks = np.frombuffer(data, "<i8", 3 * n_blocks, blocks_at).reshape(3, -1)
+    if name in (ROW.names or ()):
+        rows[name][row] = to
+    elif name == "end":
+        np.frombuffer(data, "<i8", n, 256 + n * ROW.itemsize)[row] = to
+    elif name:
+        blocks[("first", "samples", "bytes_").index(name), row] = to
+    facts["crc32c"] = codec.crc32c(bytes(data[256 : blocks_at + 24 * n_blocks]))
+    return json.dumps(facts).replace(*head, 1).encode().ljust(255) + b"\n" + bytes(data[256:])
+
+
+def test_an_index_whose_numbers_contradict_each_other_is_built_again(tmp_path: Path) -> None:
+    make_shards(tmp_path, [3, 1, 2])
+    assert read(tmp_path) == list(range(6))
+    path = index_path(tmp_path, "cache")
+    good = path.read_bytes()
+    assert path.read_bytes() == _changed(good, "", 0, 0)
+    wrong = [("count", 0, 2), ("count", 2, 1 << 62), ("count", 1, -1), ("blocks", 0, 0), ("blocks", 0, 2)]
+    wrong += [("blocks", 1, -1), ("blocks", 2, 1 << 62), ("samples", 0, 2), ("samples", 1, -1), ("samples", 2, 1 << 62)]
+    wrong += [("first", 0, 1), ("first", 2, -1), ("bytes_", 0, -5), ("end", 0, 1 << 40), ("end", 1, 1), ("end", 2, -1)]
+    heads = [('"shards": 3', f'"shards": {number}') for number in ("Infinity", "1e400", "NaN", "1e30", "-1")]
+    for bad in [*(_changed(good, *one) for one in wrong), *(_changed(good, "", 0, 0, head) for head in heads)]:
+        assert bad != good
+        path.unlink()
+        path.write_bytes(bad)
+        assert len(scanned(tmp_path)) == 3
+        assert scanned(tmp_path) == []
+    assert read(tmp_path) == list(range(6))
+
+
+def test_an_index_that_is_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    make_shards(tmp_path, [3, 1])
+    for place in ("beside", "cache"):
+        path = index_path(tmp_path, place)  # type: ignore[arg-type]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(path)
+        assert len(scanned(tmp_path)) == 2
+        path.unlink()
+        index_path(tmp_path, "cache").unlink(missing_ok=True)
+
+
 def _facts(index: FolderIndex) -> list[tuple[object, ...]]:
     found = []
     for row in range(len(index)):
@@ -206,7 +256,8 @@ with building(sys.argv[1]):
 """
 
 
-def test_a_builder_that_is_killed_leaves_the_work_to_the_next(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_builder_that_is_killed_or_stopped_leaves_the_work_to_the_next(tmp_path: Path, end: signal.Signals) -> None:
     make_shards(tmp_path, [2] * 3)
     holder = subprocess.Popen([sys.executable, "-c", _HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
@@ -215,10 +266,19 @@ def test_a_builder_that_is_killed_leaves_the_work_to_the_next(tmp_path: Path) ->
     assert child.stdin is not None
     child.stdin.write("go\n")
     child.stdin.flush()
-    inode = os.stat(f"{index_path(tmp_path, 'cache')}.lock").st_ino
-    while not any("->" in line and f":{inode} " in line for line in Path("/proc/locks").read_text().splitlines()):
+    while not _has_open(child.pid, f"{index_path(tmp_path, 'cache')}.lock"):
         assert child.poll() is None
-    holder.send_signal(signal.SIGKILL)
+    holder.send_signal(end)
+    counted = child.communicate(timeout=60)[0]
+    holder.kill()
     holder.communicate()
-    assert int(child.communicate()[0]) == 3
+    assert int(counted) == 3
     assert json.loads(bytes(index_path(tmp_path, "cache").read_bytes()[:256]))["shards"] == 3
+
+
+def _has_open(pid: int, path: str) -> bool:
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            if os.readlink(link) == path:
+                return True
+    return False

@@ -25,6 +25,7 @@ from ..gather import fill
 from .filters import PACKAGE, lacking_filter
 from .global_heaps import check_heaps
 from .handles import HANDLES
+from .object_names import object_names
 from .object_walk import raw_of, reason_of, text_of
 from .other_files import external_problems, values_file
 from .ragged_columns import BeginRun, PackedColumn
@@ -119,13 +120,10 @@ class HDF5Shard:
         return names
 
     def _list_datasets(self, names: list[str]) -> None:
-        seen: list[bytes] = []
         with self._corrupt_on_error("the list of its objects"):
-            # Lists names first, so that errors can name the object. In native order, because HDF5 1.14 crashes when it
-            # fails to sort the links of a corrupt group.
-            h5py.h5o.visit(self._file().id, seen.append, order=h5py.h5.ITER_NATIVE)
+            seen = object_names(self._file())
         packed: list[str] = []
-        for name in map(text_of, sorted(seen, key=lambda one: one.split(b"/"))):
+        for name in map(text_of, seen):
             with self._corrupt_on_error(f"object {name!r}"):
                 obj = self._file()[raw_of(name)]
                 if stored_column(obj) is not None:
@@ -253,8 +251,7 @@ class HDF5Shard:
         obj = self._file()[raw_of(name)]
         inside: list[h5py.Dataset] = [obj]
         if isinstance(obj, h5py.Group):
-            inside.clear()
-            obj.visititems(lambda _, one: inside.append(one) if isinstance(one, h5py.Dataset) else None)
+            inside = [one for one in map(obj.__getitem__, object_names(obj)) if isinstance(one, h5py.Dataset)]
         for dataset in inside:
             lacking = lacking_filter(dataset)
             if lacking is not None:
@@ -356,7 +353,7 @@ class HDF5Shard:
 
         def read() -> npt.NDArray[Any]:
             values = None if finish is None else finish()
-            return read_run(dataset, start, stop) if values is None else values
+            return read_run(dataset, start, stop, is_suspect=raw is not None) if values is None else values
 
         return read
 
