@@ -22,7 +22,6 @@ from .file_state import find_superblock
 from .filters import FLETCHER32, NEVER_ZEROS, PACKAGE, SHUFFLE, filter_names_of, filters_of, lacking_filter
 from .object_walk import ObjectRef, attribute_names, open_reported, reason_of, text_of, walk, walk_orphans
 from .other_files import external_storage
-from .raw_chunks import short_chunk
 from .raw_values import (
     UnknownTypeError,
     chunk_options,
@@ -366,8 +365,6 @@ class _Dataset:
                 raise ValueError("the library reads it from another offset than its index lists")
             applied = self._applied(piece, mask)
             problem = self._impossible(applied, data)
-            if not problem and not self.options:
-                problem = short_chunk(self.dataset, piece.start)
             if problem:
                 raise ValueError(problem)
             if not self.plain:
