@@ -11,8 +11,6 @@ from ....errors import SchemaError
 from ....schema import Column, Ragged
 from ..base import OR_CAST, Conversion, Shard
 from ..columns import dtype_of
-from .object_names import object_names
-from .object_walk import text_of
 from .ragged_columns import PackedColumn
 from .schema_layout import SCHEMA_ATTRIBUTE, key_of
 from .shard import HDF5Shard
@@ -61,8 +59,7 @@ def _dropped(shard: HDF5Shard) -> list[str]:
 
     file = shard._file()
     visit("", file)
-    for name in object_names(file):
-        visit(text_of(name), file[name])
+    file.visititems(visit)
     found = [("attribute", attributes), ("scalar dataset", values)]
     return [_counted(what, names) for what, names in found if names]
 

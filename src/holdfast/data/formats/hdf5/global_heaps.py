@@ -19,7 +19,6 @@ from ....errors import CorruptError
 from ..base import fill_from
 from .chunks import listed_chunks, merge_ranges, subtract_ranges
 from .file_state import HeapEnd
-from .object_names import object_names
 
 _HEAP = b"GCOL\1\0\0\0"
 _HEADER = 16  # of a heap, and of an object in it
@@ -86,15 +85,17 @@ def _raw_data(file: h5py.File) -> list[tuple[int, int]]:
     """Returns the byte ranges of dataset values: they hold no heaps, and are most of a large file."""
     ranges_found: list[tuple[int, int]] = []
 
-    for thing in map(file.__getitem__, object_names(file)):
+    def see(_: str, thing: h5py.Dataset | h5py.Group) -> None:
         if not isinstance(thing, h5py.Dataset):
-            continue
+            return
         if thing.chunks is None:
             at = thing.id.get_offset()
             if at is not None:
                 ranges_found.append((at, at + thing.id.get_storage_size()))
         elif thing.id.get_storage_size() >= _LARGE_CHUNK * max(thing.id.get_num_chunks(), 1):
             ranges_found.extend((piece.offset, piece.offset + piece.stored) for piece in listed_chunks(thing))
+
+    file.visititems(see)
     return ranges_found
 
 

@@ -25,7 +25,6 @@ from ..gather import fill
 from .filters import PACKAGE, lacking_filter
 from .global_heaps import check_heaps
 from .handles import HANDLES
-from .object_names import object_names
 from .object_walk import raw_of, reason_of, text_of
 from .other_files import external_problems, values_file
 from .ragged_columns import BeginRun, PackedColumn
@@ -120,10 +119,13 @@ class HDF5Shard:
         return names
 
     def _list_datasets(self, names: list[str]) -> None:
+        seen: list[bytes] = []
         with self._corrupt_on_error("the list of its objects"):
-            seen = object_names(self._file())
+            # Lists names first, so that errors can name the object. In native order, because HDF5 1.14 crashes when it
+            # fails to sort the links of a corrupt group.
+            h5py.h5o.visit(self._file().id, seen.append, order=h5py.h5.ITER_NATIVE)
         packed: list[str] = []
-        for name in map(text_of, seen):
+        for name in map(text_of, sorted(seen, key=lambda one: one.split(b"/"))):
             with self._corrupt_on_error(f"object {name!r}"):
                 obj = self._file()[raw_of(name)]
                 if stored_column(obj) is not None:
@@ -251,7 +253,8 @@ class HDF5Shard:
         obj = self._file()[raw_of(name)]
         inside: list[h5py.Dataset] = [obj]
         if isinstance(obj, h5py.Group):
-            inside = [one for one in map(obj.__getitem__, object_names(obj)) if isinstance(one, h5py.Dataset)]
+            inside.clear()
+            obj.visititems(lambda _, one: inside.append(one) if isinstance(one, h5py.Dataset) else None)
         for dataset in inside:
             lacking = lacking_filter(dataset)
             if lacking is not None:
