@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -101,25 +100,6 @@ def filters_of(plist: Any) -> tuple[Filter, ...]:
     """Returns the pipeline of a creation property list."""
     found = (plist.get_filter(number)[:3] for number in range(plist.get_nfilters()))
     return tuple((int(code), int(flags), tuple(int(value) for value in values)) for code, flags, values in found)
-
-
-def decoded_bytes(filters: Iterable[Filter], mask: int, stored: bytes) -> int | None:
-    """Returns how many bytes a chunk has once its filters are undone; None if that is not known here."""
-    data, size = stored, len(stored)
-    for code in reversed([one[0] for number, one in enumerate(filters) if not mask >> number & 1]):
-        if code == FLETCHER32:
-            data, size = data[:-4], size - 4
-        elif code == GZIP and len(data) == size:
-            try:
-                data = zlib.decompressobj().decompress(data)
-            except zlib.error:
-                return None
-            size = len(data)
-        elif code == LZ4 and len(data) == size >= 8:  # its header has the size, and the library believes it
-            data, size = b"", int.from_bytes(data[:8], "big")
-        elif code != SHUFFLE:
-            return None
-    return size
 
 
 def is_lossless(filters: Iterable[Filter]) -> bool:

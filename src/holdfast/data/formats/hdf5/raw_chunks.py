@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ...._native import c_modules
 from .chunks import chunk_grid
-from .filters import FLETCHER32, GZIP, LZ4, SHUFFLE, ZSTD, decoded_bytes, filters_of, plugin_library
+from .filters import FLETCHER32, GZIP, LZ4, SHUFFLE, ZSTD, filters_of, plugin_library
 from .object_walk import reason_of
 from .raw_values import chunk_options
 
@@ -188,34 +188,16 @@ class UnreadableChunkError(Exception):
     """The library cannot read a chunk; the message names it."""
 
 
-def read_run(dataset: h5py.Dataset, start: int, stop: int, *, is_suspect: bool = False) -> npt.NDArray[Any]:
-    """Reads rows. If that fails because of a chunk, raises an UnreadableChunkError.
-
-    is_suspect   the C code could not decode some chunk, so their sizes are checked too
-    """
+def read_run(dataset: h5py.Dataset, start: int, stop: int) -> npt.NDArray[Any]:
+    """Reads rows. If that fails because of a chunk, raises an UnreadableChunkError."""
     try:
-        values = np.asarray(dataset[start:stop])
+        return np.asarray(dataset[start:stop])
     except MemoryError:
         raise
     except Exception as error:
         for at in _chunk_starts(dataset, start, stop):
             _check_chunk(dataset, at, error)
         raise
-    for at in _chunk_starts(dataset, start, stop) if is_suspect else ():
-        if found := short_chunk(dataset, at):
-            raise UnreadableChunkError(f"the chunk at {at}{_place(dataset, at)}: {found}")
-    return values
-
-
-def short_chunk(dataset: h5py.Dataset, start: tuple[int, ...]) -> str:
-    """Says that a chunk decodes to too few bytes, "" if it does not or was not written: the library takes the others
-    from its memory, whatever was there before."""
-    if not dataset.id.get_chunk_info_by_coord(start).size:
-        return ""
-    mask, stored = dataset.id.read_direct_chunk(start)
-    got = decoded_bytes(filters_of(dataset.id.get_create_plist()), mask, stored)
-    expected = math.prod(dataset.chunks) * dataset.id.get_type().get_size()
-    return "" if got is None or got >= expected else f"expected {expected:,} bytes when decoded, got {got:,}"
 
 
 def _chunk_starts(dataset: h5py.Dataset, start: int, stop: int) -> Iterator[tuple[int, ...]]:
@@ -231,12 +213,9 @@ def _check_chunk(dataset: h5py.Dataset, start: tuple[int, ...], error: Exception
     except MemoryError:
         raise
     except Exception as found:  # noqa: BLE001 - for a corrupt file it may be any
-        raise UnreadableChunkError(f"the chunk at {start}{_place(dataset, start)}: {reason_of(found)}") from error
-
-
-def _place(dataset: h5py.Dataset, start: tuple[int, ...]) -> str:
-    try:
-        info = dataset.id.get_chunk_info_by_coord(start)
-    except (OSError, RuntimeError, ValueError):
-        return ""
-    return f", {info.size:,} bytes at byte {info.byte_offset:,}"
+        try:
+            info = dataset.id.get_chunk_info_by_coord(start)
+            where = f", {info.size:,} bytes at byte {info.byte_offset:,}"
+        except (OSError, RuntimeError, ValueError):
+            where = ""
+        raise UnreadableChunkError(f"the chunk at {start}{where}: {reason_of(found)}") from error

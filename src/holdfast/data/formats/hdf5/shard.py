@@ -356,7 +356,7 @@ class HDF5Shard:
 
         def read() -> npt.NDArray[Any]:
             values = None if finish is None else finish()
-            return read_run(dataset, start, stop, is_suspect=raw is not None) if values is None else values
+            return read_run(dataset, start, stop) if values is None else values
 
         return read
 

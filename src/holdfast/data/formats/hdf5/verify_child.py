@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -13,8 +12,6 @@ from .chunks import ChunkPiece, listed_chunks, possible_chunks, read_piece, read
 from .filters import FLETCHER32, GZIP, PACKAGE, filters_of, lacking_filter
 from .object_walk import ObjectRef, attribute_names, open_reported, raw_of, reason_of, walk
 from .other_files import NEEDS_PERMISSION, external_dir, external_problems, external_storage
-from .raw_chunks import short_chunk
-from .raw_values import chunk_options
 
 if TYPE_CHECKING:
     from .sandbox_main import Reporter
@@ -175,16 +172,7 @@ class _Check:
                 read_piece(dataset, piece)
         except Exception as error:
             self._retry_unconverted(path, dataset, piece, error)
-        else:
-            self._check_length(path, dataset, piece)
         self.reporter.done_piece(piece.stored)
-
-    def _check_length(self, path: str, dataset: h5py.Dataset, piece: ChunkPiece) -> None:
-        if dataset.chunks is None or chunk_options(dataset.id.get_create_plist()):
-            return
-        with suppress(Exception):  # the library could read it
-            if short := short_chunk(dataset, piece.start):
-                self._report(path, piece, f"cannot be read: {short}")
 
     def _retry_unconverted(self, path: str, dataset: h5py.Dataset, piece: ChunkPiece, error: Exception) -> None:
         """Values that h5py cannot convert may be intact: types that numpy lacks, opaque types with a tag."""
