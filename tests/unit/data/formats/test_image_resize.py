@@ -291,7 +291,7 @@ def test_jpegs_that_pillow_refuses_are_refused_at_any_size() -> None:
             pytest.fail(name)
     comment = data[:2] + b"\xff\xfe\0\4hi" + data[2:]
     for one in (comment, grey_jpeg((3, 1), (1, 1)), grey_jpeg((2, 2), (1, 2))):
-        assert native.jpeg_size(one)
+        assert native is None or native.jpeg_size(one)
         assert difference(hold.decode_image(one, size=8), by_pillow(one, (8, 8))).mean() < 2
 
 
